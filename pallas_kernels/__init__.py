@@ -1,0 +1,1 @@
+"""Engines: the matrix products of a block-sparse linear layer, arrays in, arrays out."""

@@ -1,0 +1,1 @@
+"""Dynamic block-structured sparsity for MLP-like models in JAX."""
