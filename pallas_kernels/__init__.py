@@ -1,1 +1,12 @@
 """Engines: the matrix products of a block-sparse linear layer, arrays in, arrays out."""
+
+from pallas_kernels.engine import Engine, SparseLayer
+from pallas_kernels.reference import Reference
+
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Reference(),)}
+"""Every engine of this version by name, the ones that `auto` prefers first."""
+
+PLANNED_ENGINES = ("cpu", "mosaic", "triton")
+"""Names that the design reserves for engines to come."""
+
+__all__ = ["ENGINES", "PLANNED_ENGINES", "Engine", "Reference", "SparseLayer"]

@@ -1,1 +1,55 @@
-"""Dynamic block-structured sparsity for MLP-like models in JAX."""
+"""Dynamic block-structured sparsity for MLP-like models in JAX and Flax."""
+
+from sparsemlp.blocks import Block, parse_block
+from sparsemlp.errors import InputError
+from sparsemlp.linear import sparse_linear
+from sparsemlp.masks import BlockMask
+from sparsemlp.model_string import parse_model
+from sparsemlp.modules import SparseDense
+from sparsemlp.plan import Masks, Plan, check_plan, flatten_masks, select_masks
+from sparsemlp.presets import (
+    resmlp_b24,
+    resmlp_cifar10,
+    resmlp_imagenet,
+    resmlp_s12,
+    resmlp_s24,
+    resmlp_s36,
+)
+from sparsemlp.resmlp import ResMLP
+from sparsemlp.rules import (
+    ActivationPooling,
+    ActivationPruning,
+    BlockMasking,
+    GradientPruning,
+    Rule,
+)
+from sparsemlp.selection import SCORES, select_blocks
+
+__all__ = [
+    "SCORES",
+    "ActivationPooling",
+    "ActivationPruning",
+    "Block",
+    "BlockMask",
+    "BlockMasking",
+    "GradientPruning",
+    "InputError",
+    "Masks",
+    "Plan",
+    "ResMLP",
+    "Rule",
+    "SparseDense",
+    "check_plan",
+    "flatten_masks",
+    "parse_block",
+    "parse_model",
+    "resmlp_b24",
+    "resmlp_cifar10",
+    "resmlp_imagenet",
+    "resmlp_s12",
+    "resmlp_s24",
+    "resmlp_s36",
+    "select_blocks",
+    "select_masks",
+    "sparse_linear",
+]

@@ -1,0 +1,76 @@
+"""The three products of a dense linear layer, by XLA.
+
+`axis = -1` contracts the features of `x [..., in]`; `axis = -2` contracts the tokens of
+`x [..., in, channels]`, with the channels untouched. Sums are taken in float32 at least.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def _dot(
+    a: Array, b: Array, contract: tuple[tuple[int, ...], tuple[int, ...]], batch: int = 0
+) -> Array:
+    """Contracts axes of a and b, summing in float32 at least; the first `batch` axes are shared."""
+    shared = tuple(range(batch))
+    out = jax.lax.dot_general(
+        a, b, (contract, (shared, shared)), preferred_element_type=_sum_dtype(a)
+    )
+    return out.astype(a.dtype)
+
+
+def _sum_dtype(a: Array) -> jnp.dtype:
+    return jnp.promote_types(a.dtype, jnp.float32)
+
+
+def product(
+    x: Float[Array, "..."],
+    kernel: Float[Array, "in out"],
+    bias: Float[Array, " out"] | None,
+    axis: int,
+) -> Float[Array, "..."]:
+    """`y = x W + b` over the features, or `y[..., o, c] = sum_i W[i, o] x[..., i, c] + b[o]`."""
+    if axis == -1:
+        y = _dot(x.reshape(-1, x.shape[-1]), kernel, ((1,), (0,)))
+        y = y.reshape(*x.shape[:-1], kernel.shape[1])
+        return y if bias is None else y + bias
+    y = _over_tokens(kernel.T, x)
+    return y if bias is None else y + bias[:, None]
+
+
+def input_gradient(
+    dy: Float[Array, "..."], kernel: Float[Array, "in out"], axis: int
+) -> Float[Array, "..."]:
+    """`dx = dy W^T`, along the same axis as the product."""
+    if axis == -1:
+        dx = _dot(dy.reshape(-1, dy.shape[-1]), kernel, ((1,), (1,)))
+        return dx.reshape(*dy.shape[:-1], kernel.shape[0])
+    return _over_tokens(kernel, dy)
+
+
+def kernel_gradient(
+    x: Float[Array, "..."], dy: Float[Array, "..."], axis: int
+) -> Float[Array, "in out"]:
+    """`dW = x^T dy`, summed over every axis but the contracted one."""
+    if axis == -1:
+        return _dot(x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), ((0,), (0,)))
+    others = (*range(x.ndim - 2), x.ndim - 1)
+    return _dot(x, dy, (others, others))
+
+
+def bias_gradient(dy: Float[Array, "..."], axis: int) -> Float[Array, " out"]:
+    """`db`: dy summed over every axis but the output features'."""
+    others = tuple(i for i in range(dy.ndim) if i != dy.ndim + axis)
+    return jnp.sum(dy, axis=others, dtype=_sum_dtype(dy)).astype(dy.dtype)
+
+
+def _over_tokens(kernel: Array, x: Array) -> Array:
+    """`y[..., o, c] = sum_i kernel[o, i] x[..., i, c]`, one small product a sample.
+
+    The kernel is repeated for each sample, so that neither x nor y is transposed in memory.
+    """
+    samples = x.reshape(-1, *x.shape[-2:])
+    kernels = jnp.broadcast_to(kernel, (samples.shape[0], *kernel.shape))
+    y = _dot(kernels, samples, ((2,), (1,)), batch=1)
+    return y.reshape(*x.shape[:-2], *y.shape[-2:])

@@ -1,0 +1,39 @@
+"""From the ids of kept blocks to the layouts that products need.
+
+Ids are flat, ascending and row-major over the block grid `[in / cols, out / rows]` of a kernel
+`[in, out]` that is cut into blocks `(rows, cols)`, rows over outputs.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+
+def kept_grid(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> Bool[Array, "down across"]:
+    """The block grid as booleans, True where the block is kept.
+
+    Args:
+      kept: int32 `[k]`, flat ids, ascending, each at most once.
+      grid_shape: `(in / cols, out / rows)`.
+    """
+    n_blocks = grid_shape[0] * grid_shape[1]
+    flat = jnp.zeros(n_blocks, bool)
+    return flat.at[kept].set(True, indices_are_sorted=True, unique_indices=True).reshape(grid_shape)
+
+
+def dense_mask(
+    kept: Int[Array, " k"], kernel_shape: tuple[int, int], block: tuple[int, int]
+) -> Bool[Array, "in out"]:
+    """The mask of a kernel, one boolean a weight, True where the weight is kept.
+
+    Args:
+      kept: int32 `[k]`, flat ids of kept blocks.
+      kernel_shape: `(in, out)`.
+      block: `(rows, cols)`, rows over outputs; a tile of the kernel is `(cols, rows)`.
+    """
+    rows, cols = block
+    in_features, out_features = kernel_shape
+    grid = kept_grid(kept, (in_features // cols, out_features // rows))
+    tiles = jnp.broadcast_to(
+        grid[:, None, :, None], (in_features // cols, cols, out_features // rows, rows)
+    )
+    return tiles.reshape(kernel_shape)

@@ -1,0 +1,59 @@
+"""Engine `reference`: dense products by XLA over an elementwise masked kernel.
+
+It saves nothing, and it defines what every other engine computes.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels import dense
+from pallas_kernels.engine import Engine, SparseLayer
+from pallas_kernels.layout import dense_mask
+
+
+class Reference(Engine):
+    """Masks the kernel, or its gradient, and multiplies dense. Runs everywhere."""
+
+    name = "reference"
+
+    def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
+        """None: there is no layer and no platform that this engine cannot do."""
+        return None
+
+    def product(
+        self,
+        x: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        bias: Float[Array, " out"] | None,
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "..."]:
+        """`y = x (W * M) + b`."""
+        return dense.product(x, _masked(kernel, kept, layer), bias, layer.axis)
+
+    def input_gradient(
+        self,
+        dy: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "..."]:
+        """`dx = dy (W * M)^T`."""
+        return dense.input_gradient(dy, _masked(kernel, kept, layer), layer.axis)
+
+    def kernel_gradient(
+        self,
+        x: Float[Array, "..."],
+        dy: Float[Array, "..."],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "in out"]:
+        """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
+        return _masked(dense.kernel_gradient(x, dy, layer.axis), kept, layer)
+
+
+def _masked(
+    kernel: Float[Array, "in out"], kept: Int[Array, " k"], layer: SparseLayer
+) -> Float[Array, "in out"]:
+    mask = dense_mask(kept, layer.kernel_shape, layer.block)
+    return jnp.where(mask, kernel, jnp.zeros_like(kernel))

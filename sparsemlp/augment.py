@@ -1,0 +1,238 @@
+"""Augmentation of a batch inside the compiled training step: crop, flip, normalise, mix.
+
+Images stay uint8 until they have been moved; only the mixing works on floats. Mixup and CutMix
+are one formula, `weight * image + (1 - weight) * partner`, with the same weight at all pixels
+(mixup) or a weight of 0 inside a box and 1 outside (CutMix).
+
+References:
+    Zhang et al., mixup: Beyond Empirical Risk Minimization, https://arxiv.org/abs/1710.09412
+
+    Yun et al., CutMix, https://arxiv.org/abs/1905.04899
+
+    Wightman, timm, `timm.data.Mixup` in its mode "batch", whose semantics are followed here.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Float32, Int32, PRNGKeyArray, UInt8
+
+from sparsemlp.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """What happens to a training batch; hashable, so it can be a static argument.
+
+    Attributes:
+        flip: probability of a horizontal flip, drawn for each image; 0 turns it off.
+        crop_padding: black pixels added on every side before a random crop back to the
+            image's size, drawn for each image; 0 turns it off.
+        mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
+        cutmix_alpha: the same for CutMix; 0 turns CutMix off.
+        mix_probability: share of the batches that are mixed at all.
+        switch_probability: share of CutMix among the mixed batches if both are on.
+        label_smoothing: probability mass that is spread evenly over all classes.
+
+    Raises:
+        InputError: a probability outside [0, 1], a negative or infinite alpha, a negative
+            padding, or a smoothing outside [0, 1).
+    """
+
+    flip: float = 0.5
+    crop_padding: int = 4
+    mixup_alpha: float = 0.2
+    cutmix_alpha: float = 0.8
+    mix_probability: float = 1.0
+    switch_probability: float = 0.5
+    label_smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "mix_probability", "switch_probability"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise InputError(f"{name}={value} is no probability: choose it in [0, 1]")
+        for name in ("mixup_alpha", "cutmix_alpha"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise InputError(
+                    f"{name}={value} parametrises no Beta distribution: choose a finite number "
+                    f"> 0, or 0 to turn it off"
+                )
+        if self.crop_padding < 0:
+            raise InputError(
+                f"crop_padding={self.crop_padding} is negative: choose a number of pixels > 0, "
+                f"or 0 to turn the crop off"
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(
+                f"label_smoothing={self.label_smoothing} leaves no mass for the label: choose it "
+                f"in [0, 1)"
+            )
+
+    @property
+    def mixes(self) -> bool:
+        """Whether any batch can be mixed."""
+        return self.mix_probability > 0 and (self.mixup_alpha > 0 or self.cutmix_alpha > 0)
+
+
+def normalize(
+    images: UInt8[Array, "*batch channels"],
+    mean: Sequence[float] | np.ndarray,
+    std: Sequence[float] | np.ndarray,
+    dtype: DTypeLike = jnp.float32,
+) -> Float[Array, "*batch channels"]:
+    """`(images / 255 - mean) / std`, for training and evaluation alike.
+
+    Args:
+        images: pixels, channels last.
+        mean: mean of each channel, of pixels scaled to [0, 1].
+        std: standard deviation of each channel, on the same scale.
+        dtype: floating dtype of the result; the arithmetic is float32.
+
+    Returns:
+        The normalised images.
+
+    Raises:
+        InputError: `mean` or `std` has not one number per channel, or a `std` is not positive.
+    """
+    channels = images.shape[-1]
+    mean, std = np.asarray(mean, np.float64), np.asarray(std, np.float64)
+    for name, value in (("mean", mean), ("std", std)):
+        if value.shape != (channels,):
+            raise InputError(
+                f"{name} of shape {value.shape} for images of {channels} channels: give "
+                f"{channels} numbers, one per channel"
+            )
+    if not (std > 0).all():
+        raise InputError(f"std={std.tolist()} divides the pixels: give positive numbers")
+    scale = jnp.asarray(1 / (255 * std), jnp.float32)
+    shift = jnp.asarray(mean / std, jnp.float32)
+    return (images.astype(jnp.float32) * scale - shift).astype(dtype)
+
+
+def augment(
+    key: PRNGKeyArray,
+    images: UInt8[Array, "batch height width channels"],
+    labels: Int32[Array, " batch"],
+    *,
+    augmentation: Augmentation,
+    n_classes: int,
+    mean: Sequence[float] | np.ndarray,
+    std: Sequence[float] | np.ndarray,
+    dtype: DTypeLike = jnp.float32,
+) -> tuple[
+    Float[Array, "batch height width channels"],
+    Float32[Array, "batch n_classes"],
+]:
+    """Crop, flip, normalise and mix one batch; a pure function of the key and the batch.
+
+    The partner of an image is its mirror position in the batch (`images[::-1]`), so a batch of
+    any size can be mixed. Cropping pads the raw pixels with 0, before normalisation.
+
+    Args:
+        key: random key of this step.
+        images: raw pixels.
+        labels: class indices in [0, n_classes).
+        augmentation: what to do.
+        n_classes: number of classes.
+        mean: mean of each channel, as for `normalize`.
+        std: standard deviation of each channel, as for `normalize`.
+        dtype: floating dtype of the returned images.
+
+    Returns:
+        The images, and the distribution over the classes that each should be given: its own
+        smoothed label times lambda plus its partner's times 1 - lambda.
+
+    Raises:
+        InputError: as for `normalize`.
+    """
+    move_key, mix_key = jax.random.split(key)
+    # Fused into one loop with the batch's gather and the mixing, XLA's CPU backend repeats the
+    # index arithmetic for every byte: 5 times as long without barriers (bfloat16: 15 times).
+    images = jax.lax.optimization_barrier(images)
+    moved = jax.lax.optimization_barrier(_crop_and_flip(move_key, images, augmentation))
+    smoothing = augmentation.label_smoothing
+    targets = (1 - smoothing) * jax.nn.one_hot(labels, n_classes, dtype=jnp.float32)
+    targets = targets + smoothing / n_classes
+    if not augmentation.mixes:
+        return normalize(moved, mean, std, dtype), targets
+    weight, lam = _mixing_weight(mix_key, images.shape[1], images.shape[2], augmentation)
+    pixels = normalize(moved, mean, std)
+    mixed = pixels * weight[:, :, None] + pixels[::-1] * (1 - weight[:, :, None])
+    mixed = jax.lax.optimization_barrier(mixed.astype(dtype))
+    return mixed, targets * lam + targets[::-1] * (1 - lam)
+
+
+def _crop_and_flip(
+    key: PRNGKeyArray,
+    images: UInt8[Array, "batch height width channels"],
+    augmentation: Augmentation,
+) -> UInt8[Array, "batch height width channels"]:
+    """Shift each image by up to the padding in both directions, and mirror some."""
+    crop_key, flip_key = jax.random.split(key)
+    batch, padding = images.shape[0], augmentation.crop_padding
+    if padding > 0:
+        padded = jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+        corners = jax.random.randint(crop_key, (batch, 2), 0, 2 * padding + 1)
+        images = jax.vmap(
+            lambda image, corner: jax.lax.dynamic_slice(
+                image, (corner[0], corner[1], 0), images.shape[1:]
+            )
+        )(padded, corners)
+    if augmentation.flip > 0:
+        flipped = jax.random.bernoulli(flip_key, augmentation.flip, (batch,))
+        images = jnp.where(flipped[:, None, None, None], images[:, :, ::-1], images)
+    return images
+
+
+def _mixing_weight(
+    key: PRNGKeyArray, height: int, width: int, augmentation: Augmentation
+) -> tuple[Float32[Array, "height width"], Float32[Array, ""]]:
+    """The weight of an image against its partner, per pixel, and its mean over the pixels."""
+    on_key, switch_key, lambda_key, box_key = jax.random.split(key, 4)
+    mixup, cutmix = augmentation.mixup_alpha, augmentation.cutmix_alpha
+    if mixup > 0 and cutmix > 0:
+        use_cutmix = jax.random.bernoulli(switch_key, augmentation.switch_probability)
+    else:
+        use_cutmix = jnp.bool_(cutmix > 0)
+    alpha = jnp.where(use_cutmix, jnp.float32(cutmix), jnp.float32(mixup))
+    lam = jnp.where(
+        jax.random.bernoulli(on_key, augmentation.mix_probability),
+        _symmetric_beta(lambda_key, alpha),
+        jnp.float32(1),
+    )
+    pasted = _cutmix_box(box_key, height, width, lam)
+    weight = jnp.where(use_cutmix, 1 - pasted.astype(jnp.float32), lam)
+    corrected = 1 - jnp.sum(pasted, dtype=jnp.float32) / (height * width)
+    return weight, jnp.where(use_cutmix, corrected, lam)
+
+
+def _symmetric_beta(key: PRNGKeyArray, alpha: Float32[Array, ""]) -> Float32[Array, ""]:
+    """A draw from Beta(alpha, alpha): the share of one of two Gamma(alpha) variables.
+
+    `jax.random.beta` does the same with two samplers, which double the time of compilation.
+    """
+    log_gammas = jax.random.loggamma(key, alpha, (2,))
+    return jax.nn.sigmoid(log_gammas[0] - log_gammas[1])
+
+
+def _cutmix_box(
+    key: PRNGKeyArray, height: int, width: int, lam: Float32[Array, ""]
+) -> Bool[Array, "height width"]:
+    """True inside a box of about 1 - lam of the area, uniformly centred, cut at the border."""
+    ratio = jnp.sqrt(1 - lam)
+    keys = jax.random.split(key)
+
+    def inside(key: PRNGKeyArray, size: int) -> Bool[Array, " size"]:
+        half = (size * ratio).astype(jnp.int32) // 2
+        centre = jax.random.randint(key, (), 0, size)
+        position = jnp.arange(size, dtype=jnp.int32)
+        return (position >= centre - half) & (position < centre + half)
+
+    return inside(keys[0], height)[:, None] & inside(keys[1], width)

@@ -1,0 +1,102 @@
+"""Block geometry: how a weight is cut into tiles and how many of them are kept.
+
+A block is `(rows, cols)` in the literature's `[out, in]` orientation: rows run over output
+features, columns over input features. Kernels are stored the Flax way, `[in, out]`, so a tile of a
+kernel is `(cols, rows)`, and the block grid of a kernel is `[in / cols, out / rows]`.
+"""
+
+import math
+import re
+
+from sparsemlp.errors import InputError
+
+Block = tuple[int, int]
+
+
+def parse_block(text: str) -> Block:
+    """Reads a block written `ROWSxCOLS`, as `32x32` or `4x1`.
+
+    Raises:
+      InputError: the text is not two positive integers with an `x` between them.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*x\s*(\d+)\s*", text)
+    if match is None or not int(match[1]) or not int(match[2]):
+        raise InputError(
+            f"block {text!r} is not ROWSxCOLS: two positive integers with an x between them, "
+            "rows over outputs and columns over inputs, such as 32x32 or 4x1"
+        )
+    return int(match[1]), int(match[2])
+
+
+def format_block(block: Block) -> str:
+    """Writes a block the way `parse_block` reads it."""
+    rows, cols = block
+    return f"{rows}x{cols}"
+
+
+def check_block(block: Block) -> None:
+    """Raises InputError unless `block` is two positive integers."""
+    if len(block) != 2 or not all(isinstance(side, int) and side > 0 for side in block):
+        raise InputError(f"block {block!r} is not (rows, cols): two positive integers")
+
+
+def check_ratio(ratio: float) -> None:
+    """Raises InputError unless `0 <= ratio < 1`."""
+    if not 0 <= ratio < 1:
+        raise InputError(
+            f"ratio {ratio!r} is outside [0, 1): it is the fraction of blocks to drop, 0 for dense"
+        )
+
+
+def block_grid(
+    kernel_shape: tuple[int, int], block: Block, name: str = "kernel"
+) -> tuple[int, int]:
+    """The shape of the block grid of a kernel.
+
+    Args:
+      kernel_shape: `(in, out)`.
+      block: `(rows, cols)` in `[out, in]` orientation.
+      name: what to call the kernel in an error.
+
+    Returns:
+      `(in / cols, out / rows)`.
+
+    Raises:
+      InputError: a side of the block does not divide its side of the kernel.
+    """
+    check_block(block)
+    rows, cols = block
+    in_features, out_features = kernel_shape
+    broken = [
+        f"{side} {features} % {size} != 0"
+        for side, features, size in (("out", out_features, rows), ("in", in_features, cols))
+        if features % size
+    ]
+    if broken:
+        nearest = " or ".join(format_block(b) for b in nearest_blocks(kernel_shape, block))
+        raise InputError(
+            f"block {format_block(block)} does not divide {name}, whose [out, in] is "
+            f"{out_features}x{in_features}: {' and '.join(broken)}; nearest that do: {nearest}"
+        )
+    return in_features // cols, out_features // rows
+
+
+def nearest_blocks(kernel_shape: tuple[int, int], block: Block) -> list[Block]:
+    """The next smaller and the next larger block whose sides divide a kernel `(in, out)`."""
+    in_features, out_features = kernel_shape
+    below: list[int] = []
+    above: list[int] = []
+    for features, size in ((out_features, block[0]), (in_features, block[1])):
+        divisors = [d for d in range(1, features + 1) if features % d == 0]
+        below.append(max(d for d in divisors if d <= size))
+        above.append(min((d for d in divisors if d >= size), default=features))
+    return list(dict.fromkeys([(below[0], below[1]), (above[0], above[1])]))
+
+
+def n_kept_blocks(n_blocks: int, ratio: float) -> int:
+    """How many of `n_blocks` are kept: `ceil(n_blocks * (1 - ratio))` in Python floats.
+
+    The floats are the definition, as in Bespalov 2025: 0.7 of 960 blocks keeps 289, not 288.
+    """
+    check_ratio(ratio)
+    return math.ceil(n_blocks * (1 - ratio))

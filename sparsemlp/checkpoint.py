@@ -1,0 +1,330 @@
+"""Checkpoints that survive a kill, a full disk and a flipped byte.
+
+Orbax writes and reads the arrays; this module decides when a checkpoint counts. One folder per
+step, named by it, is an orbax checkpoint of two items, so that any orbax program can read it:
+
+* `state`: the non-empty leaves as a flat dictionary, named by their path (`params/patch/kernel`);
+* `manifest`: step, score, metadata, and dtype, shape and digest of every leaf, with a digest of
+  itself.
+
+A checkpoint is written under `.saving`, forced to the disk, and only then renamed to its step, so
+a folder that carries a step is complete unless the disk damaged it later.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jaxtyping import PyTree
+
+from sparsemlp.errors import InputError
+from sparsemlp.history import JSON, SaveError, sync
+
+__all__ = ["JSON", "Checkpoints", "Restored", "SaveError"]
+
+
+class _DamageError(Exception):
+    """A checkpoint whose bytes are not those that were saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a checkpoint held: its step, the state as committed JAX arrays, and the metadata."""
+
+    step: int
+    state: PyTree
+    metadata: dict[str, JSON]
+
+
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
+    """The checkpoints of one run: the last two and the best.
+
+    Reading never changes the folder, so another process may read while the run saves. Only one
+    process may save.
+
+    Args:
+        directory: folder of the checkpoints; made by the first save.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.absolute()
+        self._scratch = self._directory / ".saving"
+        self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+        self._damaged: set[str] = set()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases what orbax holds; every save has ended before."""
+        self._orbax.close()
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a checkpoint, ascending, without checking them."""
+        return sorted({int(folder.stem) for folder in self._newest_first()})
+
+    def save(
+        self,
+        step: int,
+        state: PyTree[jax.Array],
+        metadata: dict[str, JSON],
+        score: float | None = None,
+    ) -> None:
+        """Saves one checkpoint and returns when it is on the disk.
+
+        Then, not before, all others go but the last one before it and the best. Checkpoints of
+        later steps belong to a continuation that was given up, and go as well. A checkpoint of
+        the same step is replaced.
+
+        Args:
+            step: optimizer steps done, at least 0.
+            state: arrays of any shape and dtype; PRNG keys as `jax.random.key_data`.
+            metadata: anything that JSON can hold.
+            score: the larger, the better; the largest of those kept is the best, the later one
+                of equals. None and NaN are never the best.
+
+        Raises:
+            SaveError: the disk is full or refuses the write.
+        """
+        arrays = {name: np.asarray(leaf) for name, leaf in _named(state).items()}
+        manifest: dict[str, Any] = {
+            "step": step,
+            "score": None if score is None or math.isnan(score) else score,
+            "metadata": json.loads(json.dumps(metadata)),
+            "arrays": {name: _describe(a) | {"digest": _digest(a)} for name, a in arrays.items()},
+        }
+        manifest["digest"] = _digest_of_manifest(manifest)
+        try:
+            self._write(step, arrays, manifest)
+        except Exception as error:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise SaveError(
+                f"cannot save the checkpoint of step {step} in {self._directory}: "
+                f"{_reason(error)}; make room there and continue, "
+                "what was saved before is intact"
+            ) from error
+        self._damaged.discard(str(step))
+        self._retire(step)
+
+    def restore(self, like: PyTree) -> Restored:
+        """Restores the newest intact checkpoint, bit for bit.
+
+        Args:
+            like: the structure to restore, with arrays or `jax.ShapeDtypeStruct` as leaves.
+
+        Returns:
+            The state on the default device, in the structure of `like`.
+
+        Raises:
+            InputError: no checkpoint is intact, or the newest intact one holds other leaves,
+                shapes or dtypes than `like`.
+
+        Warns:
+            UserWarning: a damaged checkpoint was skipped.
+        """
+        tried: set[tuple[str, int]] = set()
+        while folder := next((f for f in self._newest_first() if _identity(f) not in tried), None):
+            identity = _identity(folder)
+            tried.add(identity)
+            try:
+                return self._read(folder, like)
+            except _DamageError as damage:
+                if _identity(folder) == identity:  # else replaced or retired while it was read
+                    self._damaged.add(folder.name)
+                    warnings.warn(f"damaged checkpoint {folder} skipped: {damage}", stacklevel=2)
+        raise InputError(
+            f"no intact checkpoint in {self._directory} ({len(tried)} damaged): "
+            "name the folder of another run or start anew"
+        )
+
+    def _newest_first(self) -> list[Path]:
+        """Returns the step folders; one that a save was replacing follows its successor."""
+        found = [
+            (int(folder.stem), not folder.suffix, folder)
+            for folder in self._directory.glob("*")
+            if re.fullmatch(r"\d+(\.replaced)?", folder.name) and folder.is_dir()
+        ]
+        return [folder for _, _, folder in sorted(found, reverse=True)]
+
+    def _write(self, step: int, arrays: dict[str, np.ndarray], manifest: dict[str, Any]) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(parents=True)
+        fresh, final = self._scratch / str(step), self._directory / str(step)
+        with _quiet_orbax(_patience_seconds(arrays)):
+            self._orbax.save(
+                fresh,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave({n: a for n, a in arrays.items() if a.size}),
+                    manifest=ocp.args.JsonSave(manifest),
+                ),
+            )
+        for folder, _, files in os.walk(fresh):
+            for name in [*files, "."]:
+                sync(Path(folder, name))
+        if final.exists():
+            replaced = final.with_suffix(".replaced")
+            shutil.rmtree(replaced, ignore_errors=True)
+            final.rename(replaced)
+        fresh.rename(final)
+        sync(self._directory)
+
+    def _retire(self, step: int) -> None:
+        """Removes what is not kept, each folder renamed first so that none is left in part."""
+        present = self._newest_first()
+        intact = [
+            folder
+            for folder in present
+            if not folder.suffix and folder.name not in self._damaged and int(folder.name) <= step
+        ]
+        scored = [(score, int(f.name), f) for f in intact if (score := self._score(f)) is not None]
+        kept = {*intact[:2], *(folder for _, _, folder in sorted(scored)[-1:])}
+        for folder in present:
+            if folder not in kept:
+                folder.rename(self._scratch / f"{folder.name}.retired")
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _score(self, folder: Path) -> float | None:
+        try:
+            return self._manifest(folder)["score"]
+        except _DamageError:
+            return None
+
+    def _manifest(self, folder: Path) -> dict[str, Any]:
+        try:
+            with _quiet_orbax():
+                args = ocp.args.Composite(manifest=ocp.args.JsonRestore())
+                manifest = dict(self._orbax.restore(folder, args=args)["manifest"])
+            intact = manifest.pop("digest") == _digest_of_manifest(manifest)
+        except Exception as error:  # whatever damaged bytes make orbax raise
+            raise _DamageError(f"unreadable manifest, {_reason(error)}") from error
+        if not intact:
+            raise _DamageError("the manifest does not match its digest")
+        return manifest
+
+    def _read(self, folder: Path, like: PyTree) -> Restored:
+        manifest = self._manifest(folder)
+        wanted = _named(like)
+        _require_same_leaves(folder, manifest["arrays"], wanted)
+        arrays = {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
+        targets = {name: array for name, array in arrays.items() if array.size}
+        try:
+            with _quiet_orbax(_patience_seconds(arrays)):
+                args = ocp.args.Composite(state=ocp.args.StandardRestore(targets))
+                arrays |= self._orbax.restore(folder, args=args)["state"]
+        except Exception as error:  # whatever damaged bytes make orbax raise
+            raise _DamageError(f"unreadable state, {_reason(error)}") from error
+        for name, array in arrays.items():
+            if _digest(array) != manifest["arrays"][name]["digest"]:
+                raise _DamageError(f"leaf {name} does not match its digest")
+        leaves = [_on_default_device(arrays[name]) for name in wanted]
+        state = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        return Restored(manifest["step"], state, manifest["metadata"])
+
+
+def _identity(folder: Path) -> tuple[str, int]:
+    """Returns what tells a folder from another one that took its name; 0 if it is gone."""
+    try:
+        return folder.name, folder.stat().st_ino
+    except FileNotFoundError:
+        return folder.name, 0
+
+
+def _named(tree: PyTree) -> dict[str, Any]:
+    """Returns the leaves in flattening order, by their path joined with slashes."""
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator="/") or "state"
+        if name in named:
+            raise InputError(f"two leaves of the state are called {name}: rename one of them")
+        named[name] = leaf
+    return named
+
+
+def _describe(leaf: Any) -> dict[str, Any]:
+    return {"dtype": np.dtype(leaf.dtype).name, "shape": list(leaf.shape)}
+
+
+def _digest(array: np.ndarray) -> str:
+    """Returns a digest of dtype, shape and bytes."""
+    digest = hashlib.blake2b(repr(_describe(array)).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def _digest_of_manifest(manifest: dict[str, Any]) -> str:
+    text = json.dumps(manifest, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _require_same_leaves(folder: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name in [*wanted, *(name for name in saved if name not in wanted)]:
+        there = _label(saved[name]) if name in saved else "absent"
+        here = _label(_describe(wanted[name])) if name in wanted else "absent"
+        if there != here:
+            raise InputError(
+                f"leaf {name} is {there} in the checkpoint {folder} and {here} in the state to "
+                "restore: use the model and optimizer options of the saved run"
+            )
+
+
+def _label(description: dict[str, Any]) -> str:
+    return f"{description['dtype']}{description['shape']}"
+
+
+def _on_default_device(array: np.ndarray) -> jax.Array:
+    placed = jnp.array(array)
+    return jax.device_put(placed, placed.sharding)
+
+
+def _reason(error: Exception) -> str:
+    """Returns one short line, the system's own words where tensorstore wraps its error code."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    text = (isinstance(error, OSError) and error.strerror) or str(error).strip()
+    return (text or type(error).__name__).splitlines()[0][:200]
+
+
+def _patience_seconds(arrays: dict[str, np.ndarray]) -> float:
+    return 0.2 + sum(array.nbytes for array in arrays.values()) / 2e8
+
+
+@contextlib.contextmanager
+def _quiet_orbax(patience_seconds: float = 0.0) -> Iterator[None]:
+    """Keeps orbax from printing: what matters of it arrives as an exception.
+
+    Orbax raises at the first array that fails and closes its event loop. The others get
+    `patience_seconds` to fail while nobody hears their tracebacks about the closed loop.
+    """
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    before = [logger.disabled for logger in loggers], sys.unraisablehook
+    for logger in loggers:
+        logger.disabled = True
+    sys.unraisablehook = lambda _: None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    except Exception:
+        time.sleep(patience_seconds)
+        gc.collect()
+        raise
+    finally:
+        flags, sys.unraisablehook = before
+        for logger, disabled in zip(loggers, flags, strict=True):
+            logger.disabled = disabled

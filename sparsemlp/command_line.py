@@ -1,0 +1,160 @@
+"""The command line of a training program: options, errors in one line, exit codes.
+
+Exit codes: 0 done, 2 a bad option or a full disk, 3 a loss that is not finite, 128 + the number
+of the signal after an interruption.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import tyro
+from rich.console import Console
+
+from sparsemlp.checkpoint import SaveError
+from sparsemlp.config import Config, from_json, to_json
+from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.errors import InputError
+from sparsemlp.interruption import Interruption, deferred_signals
+from sparsemlp.progress import Reporter
+from sparsemlp.run import NotFiniteError, Run
+from sparsemlp.run_folder import RunFolder, describe_environment, write_json, write_whole
+from sparsemlp.settings import Settings, describe_masking, resolve
+
+_CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan")
+"""Options that may differ when a run is resumed: they do not change its numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Everything on the command line."""
+
+    run: Annotated[Config, tyro.conf.arg(name="")]
+    """What to train."""
+    out: Path | None = None
+    """Folder of the run, made with its parents. Default runs/TIME-DATASET-MASKING-seedN."""
+    resume: Path | None = None
+    """Folder of an interrupted run to continue, with the options it was started with."""
+
+
+def main(description: str | None, arguments: Sequence[str] | None = None) -> int:
+    """Runs a training program.
+
+    Args:
+      description: head of the help text.
+      arguments: the command line without the program's name; that of the process by default.
+
+    Returns:
+      The exit code.
+    """
+    warnings.showwarning = _show_warning
+    try:
+        with deferred_signals() as interruption:
+            return _run(_parse(description, arguments), interruption)
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except NotFiniteError as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        return 3
+
+
+def _parse(description: str | None, arguments: Sequence[str] | None) -> Arguments:
+    """Reads the command line; with --resume, on top of what the run was started with."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parsed = tyro.cli(Arguments, args=arguments, description=description)
+    if parsed.resume is None:
+        return parsed
+    if parsed.out is not None:
+        raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
+    folder = RunFolder(parsed.resume)
+    folder.check_resumable()
+    stored = from_json(folder.config.read_text(), folder.config)
+    started = Arguments(run=stored, resume=parsed.resume)
+    parsed = tyro.cli(Arguments, args=arguments, default=started)
+    for field in dataclasses.fields(Config):
+        before, now = getattr(stored, field.name), getattr(parsed.run, field.name)
+        if before != now and field.name not in _CHANGEABLE:
+            raise InputError(
+                f"--{field.name.replace('_', '-')}={now} differs from the {before} that "
+                f"{folder.path} was started with: a resumed run keeps its options"
+            )
+    return parsed
+
+
+def _run(arguments: Arguments, interruption: Interruption) -> int:
+    config = arguments.run
+    resolve(config, config.dataset)
+    console = Console(highlight=False)
+    with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
+        dataset = load_dataset(config.dataset, config.data_dir)
+    settings = resolve(_located(config, dataset), dataset.name)
+    resume = arguments.resume is not None
+    folder = RunFolder(arguments.resume or arguments.out or _default_folder(settings, dataset))
+    title = f"{describe_masking(settings)}, {dataset.source}, seed {settings.seed}"
+    run = Run(settings, dataset, folder, f"ResMLP {title}")
+    if not resume:
+        folder.create()
+    write_whole(folder.config, lambda file: file.write(to_json(settings).encode()))
+    environment = describe_environment()
+    about = {"dataset": dataset.source, "notice": dataset.notice}
+    write_json(folder.environment, {**environment, **about})
+    with Reporter(settings.epochs, console) as reporter:
+        if dataset.notice is not None:
+            reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
+        reporter.say(
+            f"data    {dataset.source}: {len(dataset.train_labels):,} training and "
+            f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes"
+        )
+        reporter.say(
+            f"model   ResMLP, {run.parameters:,} parameters; masked: {describe_masking(settings)}, "
+            f"density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
+        )
+        reporter.say(
+            f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "
+            f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
+            f"{environment['devices']} x {environment['device']}"
+        )
+        reporter.say(f"folder  {folder.path}")
+        summary = run.train(reporter, interruption, resume=resume)
+        if summary is None:
+            reporter.say(f"interrupted by {interruption.name}; all is saved, go on with:")
+            reporter.say(f"  python {sys.argv[0]} --resume {folder.path}")
+            return 128 + (interruption.signal or 0)
+        reporter.say(
+            f"done    test top-1 {summary['test_top1']:.2%} (best "
+            f"{summary['best_test_top1']:.2%}), top-5 {summary['test_top5']:.2%} on "
+            f"{dataset.source}; pictures and numbers in {folder.path}"
+        )
+    return 0
+
+
+def _located(config: Config, dataset: ImageDataset) -> Config:
+    """The configuration with the data set that was found, wherever the run is resumed from."""
+    name = dataset.name
+    if config.dataset.endswith(".npz"):
+        name = str(Path(config.dataset).absolute())
+    data_dir = None if config.data_dir is None else config.data_dir.absolute()
+    return dataclasses.replace(config, dataset=name, data_dir=data_dir)
+
+
+def _default_folder(settings: Settings, dataset: ImageDataset) -> Path:
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{now}-{dataset.name}-{describe_masking(settings)}-seed{settings.seed}"
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Prints a warning as one line."""
+    print(f"warning: {message}", file=sys.stderr)

@@ -1,0 +1,147 @@
+"""Any small image set from a NumPy archive."""
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int32, UInt8
+
+from sparsemlp.data.dataset import ImageDataset, channel_statistics
+from sparsemlp.errors import InputError
+
+_REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+def load_npz(path: Path) -> ImageDataset:
+    """Loads and checks an image set that `numpy.savez` wrote.
+
+    Args:
+        path: A file with `train_images` and `test_images`, uint8 [n, height, width, channels] or
+            grey [n, height, width]; `train_labels` and `test_labels`, any integer type [n], at
+            least 0; and optionally `n_classes`, an integer. Without `n_classes` the classes are
+            0 to the largest training label.
+
+    Returns:
+        The data set, with the mean and standard deviation of its training images.
+
+    Raises:
+        InputError: The file is missing, is no readable `.npz`, or breaks one of the rules above.
+    """
+    arrays = _read_arrays(path)
+    train_images = _checked_images(path, "train_images", arrays["train_images"])
+    test_images = _checked_images(path, "test_images", arrays["test_images"])
+    if train_images.shape[1:] != test_images.shape[1:]:
+        raise InputError(
+            f"{path}: train_images are {_shape_text(train_images.shape[1:])} but test_images are "
+            f"{_shape_text(test_images.shape[1:])} (height x width x channels): "
+            "bring both to one shape"
+        )
+    train_labels = _checked_labels(path, "train_labels", arrays["train_labels"], len(train_images))
+    test_labels = _checked_labels(path, "test_labels", arrays["test_labels"], len(test_images))
+    n_classes = _checked_n_classes(path, arrays.get("n_classes"), train_labels, test_labels)
+    mean, std = channel_statistics(train_images)
+    return ImageDataset(
+        name=path.stem,
+        source=path.name,
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
+        n_classes=n_classes,
+        mean=mean,
+        std=std,
+    )
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise InputError(f"{path} is not a file: give the path of an existing .npz file")
+    try:
+        if not zipfile.is_zipfile(path):
+            raise InputError(f"{path} is not an .npz file: write one with numpy.savez(...)")
+        # Opened here, because numpy leaves a file open that turns out to be damaged.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            missing = [key for key in _REQUIRED if key not in file]
+            if missing:
+                raise InputError(
+                    f"{path} lacks {', '.join(missing)} and holds "
+                    f"{', '.join(file.files) or 'nothing'}: store {', '.join(_REQUIRED)}"
+                )
+            return {key: file[key] for key in (*_REQUIRED, "n_classes") if key in file}
+    except InputError:
+        raise
+    except (
+        OSError,
+        EOFError,
+        MemoryError,
+        RuntimeError,
+        SyntaxError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"{path} cannot be read ({reason}): write it anew with numpy.savez(...), "
+            "plain arrays only"
+        ) from error
+
+
+def _checked_images(
+    path: Path, key: str, images: np.ndarray
+) -> UInt8[np.ndarray, "n height width channels"]:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise InputError(
+            f"{path}: {key} is {images.dtype} {list(images.shape)}, must be uint8 "
+            "[n, height, width, channels] or [n, height, width]: convert it, e.g. "
+            "numpy.uint8(255 * pixels) of pixels in 0..1"
+        )
+    if images.size == 0:
+        raise InputError(f"{path}: {key} has the shape {list(images.shape)}: it must not be empty")
+    return images if images.ndim == 4 else images[..., None]
+
+
+def _checked_labels(
+    path: Path, key: str, labels: np.ndarray, n_images: int
+) -> Int32[np.ndarray, " n"]:
+    if labels.dtype.kind not in "iu" or labels.shape != (n_images,):
+        raise InputError(
+            f"{path}: {key} is {labels.dtype} {list(labels.shape)}, must be one integer for each "
+            f"of the {n_images} images: convert it, e.g. {key}.astype('int32').reshape(-1)"
+        )
+    smallest, largest = int(labels.min()), int(labels.max())
+    if smallest < 0 or largest >= np.iinfo(np.int32).max:
+        raise InputError(
+            f"{path}: {key} holds {smallest if smallest < 0 else largest}, labels must count "
+            "from 0 up to the number of classes - 1: renumber them"
+        )
+    return labels.astype(np.int32)
+
+
+def _checked_n_classes(
+    path: Path,
+    entry: np.ndarray | None,
+    train_labels: Int32[np.ndarray, " train"],
+    test_labels: Int32[np.ndarray, " test"],
+) -> int:
+    if entry is None:
+        n_classes, origin = int(train_labels.max()) + 1, "the training labels"
+    elif entry.dtype.kind in "iu" and entry.size == 1 and int(entry.item()) >= 1:
+        n_classes, origin = int(entry.item()), "n_classes"
+    else:
+        raise InputError(
+            f"{path}: n_classes is {entry.dtype} {list(entry.shape)} {entry.tolist()}, "
+            "must be a single integer >= 1: correct it or leave it out"
+        )
+    for key, labels in (("train_labels", train_labels), ("test_labels", test_labels)):
+        if labels.max() >= n_classes:
+            raise InputError(
+                f"{path}: {key} holds {labels.max()}, outside the {n_classes} classes that "
+                f"{origin} give (0 to {n_classes - 1}): correct the labels, or store n_classes"
+            )
+    return n_classes
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

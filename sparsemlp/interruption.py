@@ -1,0 +1,44 @@
+"""Leaving in good order: SIGINT and SIGTERM ask a run to stop at its next safe place."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+
+class Interruption:
+    """Whether a signal has asked the run to stop, and which.
+
+    Attributes:
+      signal: number of the signal, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the signal, as `SIGINT`."""
+        return "" if self.signal is None else signal.Signals(self.signal).name
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[Interruption]:
+    """Notes the first SIGINT or SIGTERM instead of dying of it; a second one acts at once."""
+    interruption = Interruption()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        interruption.signal = number
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in numbers:
+        signal.signal(number, note)
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

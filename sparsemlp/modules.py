@@ -1,0 +1,141 @@
+"""Flax Linen layers: the sparse linear layer and the small parts of a ResMLP."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.core import FrozenDict
+from flax.linen.dtypes import promote_dtype
+from jaxtyping import Array, Float
+
+from sparsemlp.linear import sparse_linear
+from sparsemlp.plan import Plan, rules_for
+from sparsemlp.rules import BlockMasking, check_built
+
+
+class SparseDense(nn.Module):
+    """A drop-in for `flax.linen.Dense` that obeys a plan.
+
+    Its mask comes in as the variable `kernel` of the collection `masks`; without one the layer is
+    dense, so `init` gives plain parameters. How the backward pass uses the mask is said by the
+    plan, under the path of this layer's kernel.
+
+    Attributes:
+      features: number of outputs.
+      use_bias: whether to add a bias.
+      axis: the axis that is contracted: -1, features, or -2, tokens.
+      plan: which parameter gets which rules; the layer looks up its own path.
+      engine: who computes the masked products.
+      dtype: dtype of the computation; None infers it from input and parameters.
+      param_dtype: dtype of the parameters.
+      kernel_init: initializer of the kernel `[in, out]`.
+      bias_init: initializer of the bias `[out]`.
+    """
+
+    features: int
+    use_bias: bool = True
+    axis: Literal[-1, -2] = -1
+    plan: Plan = FrozenDict()
+    engine: str = "auto"
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    kernel_init: Callable[..., Array] = nn.initializers.lecun_normal()
+    bias_init: Callable[..., Array] = nn.initializers.zeros_init()
+
+    def __post_init__(self) -> None:
+        self.plan = FrozenDict(self.plan)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Maps `[..., in]` to `[..., features]`, or `[..., in, c]` to `[..., features, c]`."""
+        kernel_shape = (x.shape[self.axis], self.features)
+        kernel = self.param("kernel", self.kernel_init, kernel_shape, self.param_dtype)
+        bias = (
+            self.param("bias", self.bias_init, (self.features,), self.param_dtype)
+            if self.use_bias
+            else None
+        )
+        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
+        mask = (
+            self.get_variable("masks", "kernel") if self.has_variable("masks", "kernel") else None
+        )
+        rules = rules_for(self.plan, (*self.path, "kernel"))
+        check_built(*rules.values())
+        masking = rules.get(BlockMasking)
+        return sparse_linear(
+            x,
+            kernel,
+            bias,
+            axis=self.axis,
+            mask=mask,
+            backward=masking.backward if isinstance(masking, BlockMasking) else "masked",
+            engine=self.engine,
+        )
+
+
+class Affine(nn.Module):
+    """`scale * x + bias`, a scale and a bias a channel: ResMLP's stand-in for normalisation.
+
+    Attributes:
+      dtype: dtype of the computation; None infers it.
+    """
+
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
+        """Maps `[..., channels]` to the same shape."""
+        channels = x.shape[-1]
+        scale = self.param("scale", nn.initializers.ones_init(), (channels,))
+        bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
+        x, scale, bias = promote_dtype(x, scale, bias, dtype=self.dtype)
+        return x * scale + bias
+
+
+class LayerScale(nn.Module):
+    """`scale * x`, a learned scale a channel, small at the start (CaiT; ResMLP).
+
+    Attributes:
+      start: value that every scale starts from.
+      dtype: dtype of the computation; None infers it.
+    """
+
+    start: float
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
+        """Maps `[..., channels]` to the same shape."""
+        scale = self.param("scale", nn.initializers.constant(self.start), (x.shape[-1],))
+        x, scale = promote_dtype(x, scale, dtype=self.dtype)
+        return x * scale
+
+
+class StochasticDepth(nn.Module):
+    """Drops the whole residual branch of a sample at random and rescales the others.
+
+    Draws from the random stream `drop_path`.
+
+    Attributes:
+      rate: probability that a sample loses the branch, in `[0, 1)`.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "batch ..."], *, train: bool) -> Float[Array, "batch ..."]:
+        """Maps `[batch, ...]` to the same shape; the identity unless `train`."""
+        if not train or self.rate == 0:
+            return x
+        shape = (x.shape[0],) + (1,) * (x.ndim - 1)
+        keep = jax.random.bernoulli(self.make_rng("drop_path"), 1 - self.rate, shape)
+        return jnp.where(keep, x / jnp.asarray(1 - self.rate, x.dtype), jnp.zeros_like(x))
+
+
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise."""
+    half = jnp.asarray(0.5, x.dtype)
+    return half * x * (1 + jax.lax.erf(x * jnp.asarray(2**-0.5, x.dtype)))

@@ -1,0 +1,138 @@
+"""Adam with coupled L2, and the learning rate of each epoch."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float32, Int, Int32
+
+from sparsemlp.errors import InputError
+
+
+def learning_rate(
+    epoch: int | Int[Array, "*shape"],
+    *,
+    peak: float,
+    epochs: int,
+    warmup_epochs: int,
+    start: float,
+    minimum: float,
+) -> Float32[Array, "*shape"]:
+    """Linear warm-up, then a cosine over the whole run, constant within an epoch.
+
+    `start + epoch * (peak - start) / warmup_epochs` for `epoch < warmup_epochs`, afterwards
+    `minimum + (peak - minimum) * (1 + cos(pi * epoch / epochs)) / 2`: the cosine counts from
+    epoch 0, not from the end of the warm-up, so the first epoch after it lies below the peak.
+    From epoch `epochs` on the rate is `minimum`.
+
+    Args:
+        epoch: index of the epoch, from 0; may be traced.
+        peak: rate that the warm-up climbs to and that the cosine starts from.
+        epochs: length of the cosine.
+        warmup_epochs: length of the warm-up; 0 for none.
+        start: rate of epoch 0 if there is a warm-up.
+        minimum: rate that the cosine ends at.
+
+    Returns:
+        The rate, of the shape of `epoch`.
+
+    Raises:
+        InputError: a rate is negative or not finite, `epochs` is less than 1, or the warm-up
+            does not fit into the epochs.
+
+    References:
+        Loshchilov and Hutter, SGDR, https://arxiv.org/abs/1608.03983, equation 5, with the
+        warm-up as in timm's `CosineLRScheduler` (`warmup_prefix=False`).
+    """
+    for name, rate in (("peak", peak), ("start", start), ("minimum", minimum)):
+        if not 0 <= rate < math.inf:
+            raise InputError(f"{name}={rate} is no learning rate: choose a finite number >= 0")
+    if epochs < 1:
+        raise InputError(f"epochs={epochs} leaves nothing to train: choose at least 1")
+    if not 0 <= warmup_epochs <= epochs:
+        raise InputError(
+            f"warmup_epochs={warmup_epochs} does not fit into {epochs} epochs: choose it in "
+            f"[0, {epochs}]"
+        )
+    position = jnp.asarray(epoch).astype(jnp.float32)
+    warming = start + position * ((peak - start) / max(warmup_epochs, 1))
+    angle = jnp.pi * jnp.minimum(position / epochs, 1)
+    cosine = minimum + (peak - minimum) * (1 + jnp.cos(angle)) / 2
+    return jnp.where(position < warmup_epochs, warming, cosine)
+
+
+def decayed(params: Any) -> Any:
+    """Which parameters L2 applies to: all but biases and others of rank 0 or 1.
+
+    Args:
+        params: a pytree of arrays.
+
+    Returns:
+        The same tree with a bool for each array.
+    """
+    return jax.tree.map(lambda value: value.ndim > 1, params)
+
+
+def adam_with_l2(
+    rate_of_epoch: Callable[[Int32[Array, ""]], Float32[Array, ""]],
+    *,
+    steps_per_epoch: int,
+    weight_decay: float,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+) -> optax.GradientTransformation:
+    """Adam whose gradient holds the weight decay, as in `torch.optim.Adam`, not as in AdamW.
+
+    `weight_decay * value` is added to the gradient before the moments are taken. A weight whose
+    loss gradient is zero, as a dropped block's, therefore still moves, by about the learning
+    rate at each step: Adam normalises whatever gradient is left.
+
+    Args:
+        rate_of_epoch: learning rate of an epoch (a `functools.partial` of `learning_rate`);
+            step `s` belongs to epoch `s // steps_per_epoch`.
+        steps_per_epoch: optimizer steps in an epoch, a partial last batch included.
+        weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        eps: added to the root of the second moment.
+
+    Returns:
+        A gradient transformation whose `update` needs the parameters.
+
+    Raises:
+        InputError: `steps_per_epoch` is less than 1, or `weight_decay` negative or not finite.
+
+    References:
+        Kingma and Ba, Adam, https://arxiv.org/abs/1412.6980, algorithm 1
+    """
+    if steps_per_epoch < 1:
+        raise InputError(f"steps_per_epoch={steps_per_epoch} makes no epoch: choose at least 1")
+    if not 0 <= weight_decay < math.inf:
+        raise InputError(
+            f"weight_decay={weight_decay} would not shrink weights: choose a finite number >= 0"
+        )
+    return optax.chain(
+        optax.add_decayed_weights(weight_decay, mask=decayed),
+        _with_standard_promotion(optax.scale_by_adam(b1=b1, b2=b2, eps=eps)),
+        optax.scale_by_learning_rate(
+            lambda step: rate_of_epoch(jnp.asarray(step) // steps_per_epoch)
+        ),
+    )
+
+
+def _with_standard_promotion(
+    inner: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+    """Let a caller use strict dtype promotion, although optax raises a float to an int step."""
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        with jax.numpy_dtype_promotion("standard"):
+            return inner.update(updates, state, params)
+
+    return optax.GradientTransformation(inner.init, update)

@@ -1,0 +1,150 @@
+"""The plan: which parameter gets which rules.
+
+A plan maps patterns to a rule or to several. A pattern is matched as a whole, the way a shell
+matches file names (`*` also spans `/`), against the path of a kernel in the parameter tree, as
+`block_0/XPatch/kernel`. Where several patterns match, the most specific one decides, that with
+the most characters besides `*` and `?`, for each kind of rule. The order of a plan means nothing.
+"""
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+from sparsemlp.blocks import block_grid
+from sparsemlp.errors import InputError
+from sparsemlp.masks import BlockMask
+from sparsemlp.rules import BlockMasking, Rule
+from sparsemlp.selection import select_blocks
+
+Plan = Mapping[str, Rule | tuple[Rule, ...]]
+Masks = dict[str, Any]
+"""Nested dictionaries like the parameters, cut down to masked kernels; leaves are BlockMask."""
+
+
+def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
+    """The rules of one parameter, by kind.
+
+    Args:
+      plan: the plan.
+      path: the keys that lead to the parameter.
+
+    Raises:
+      InputError: two equally specific patterns give the parameter different rules of one kind.
+    """
+    joined = "/".join(path)
+    deciding: dict[type, str] = {}
+    found: dict[type, Rule] = {}
+    matching = [pattern for pattern in plan if fnmatch.fnmatchcase(joined, pattern)]
+    for pattern in sorted(matching, key=_specificity):
+        rules = plan[pattern]
+        for rule in rules if isinstance(rules, tuple) else (rules,):
+            kind = type(rule)
+            before = deciding.get(kind, "")
+            if _specificity(before) == _specificity(pattern) and found[kind] != rule:
+                raise InputError(
+                    f"plan patterns {before!r} and {pattern!r} are equally specific and give "
+                    f"{joined} different rules of the kind {kind.__name__}: remove one"
+                )
+            deciding[kind] = pattern
+            found[kind] = rule
+    return found
+
+
+def _specificity(pattern: str) -> int:
+    return sum(character not in "*?" for character in pattern)
+
+
+def masking_for(plan: Plan, path: Sequence[str]) -> BlockMasking | None:
+    """The masking rule of one parameter, or None where it is dense."""
+    rule = rules_for(plan, path).get(BlockMasking)
+    return rule if isinstance(rule, BlockMasking) and rule.ratio > 0 else None
+
+
+def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
+    """Selects the kept blocks of every masked kernel anew.
+
+    Jittable, with the plan static: one compilation serves all steps.
+
+    Args:
+      params: nested mapping of arrays, kernels `[in, out]`.
+      plan: which parameter gets which rules.
+
+    Returns:
+      The variable collection `masks`: the same tree as the masked part of `params`, empty when
+      nothing is masked (no plan, or ratio 0).
+
+    Raises:
+      InputError: as `check_plan`.
+    """
+    masks: Masks = {}
+    for path, kernel, rule in _masked_kernels(params, plan):
+        node = masks
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = select_blocks(kernel, rule.block, rule.ratio, rule.score, "/".join(path))
+    return masks
+
+
+def check_plan(params: Mapping[str, Any], plan: Plan) -> None:
+    """Checks a plan against parameters or their shapes.
+
+    Args:
+      params: nested mapping of arrays or `jax.ShapeDtypeStruct`.
+      plan: the plan.
+
+    Raises:
+      InputError: a pattern matches no parameter or one that is no kernel `[in, out]`, or a block
+        does not divide its kernel.
+    """
+    block_counts(params, plan)
+
+
+def block_counts(params: Mapping[str, Any], plan: Plan) -> dict[str, int]:
+    """How many blocks each masked kernel has, by its path; in the order of `flatten_masks`.
+
+    Raises:
+      InputError: as `check_plan`.
+    """
+    counts: dict[str, int] = {}
+    for path, kernel, rule in _masked_kernels(params, plan):
+        name = "/".join(path)
+        down, across = block_grid((kernel.shape[0], kernel.shape[1]), rule.block, name)
+        counts[name] = down * across
+    return counts
+
+
+def flatten_masks(masks: Masks) -> dict[str, BlockMask]:
+    """The masks by parameter path, as `block_0/XPatch/kernel`, in the order of the tree."""
+    leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, BlockMask))
+    return {"/".join(str(entry.key) for entry in path): mask for path, mask in leaves}
+
+
+def _masked_kernels(
+    params: Mapping[str, Any], plan: Plan
+) -> Iterable[tuple[list[str], Array, BlockMasking]]:
+    unmatched = set(plan)
+    for entries, leaf in jax.tree.leaves_with_path(params):
+        path = [str(entry.key) for entry in entries]
+        joined = "/".join(path)
+        matching = {pattern for pattern in plan if fnmatch.fnmatchcase(joined, pattern)}
+        unmatched -= matching
+        if matching and len(leaf.shape) != 2:
+            raise InputError(
+                f"plan pattern {min(matching)!r} matches {joined} of shape {leaf.shape}: rules "
+                "apply to kernels [in, out], end the pattern in /kernel"
+            )
+        rule = masking_for(plan, path)
+        if rule is not None:
+            yield path, leaf, rule
+    if unmatched:
+        known = ", ".join(
+            "/".join(str(entry.key) for entry in entries)
+            for entries, leaf in jax.tree.leaves_with_path(params)
+            if len(leaf.shape) == 2
+        )
+        raise InputError(
+            f"plan pattern {min(unmatched)!r} matches no parameter: the kernels are {known}"
+        )

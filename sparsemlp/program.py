@@ -1,0 +1,102 @@
+"""From settings and a data set to the program that trains on it."""
+
+import functools
+import math
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sparsemlp.data import ImageDataset
+from sparsemlp.errors import InputError
+from sparsemlp.optimizer import adam_with_l2, learning_rate
+from sparsemlp.plan import Plan, flatten_masks, select_masks
+from sparsemlp.resmlp import ResMLP
+from sparsemlp.settings import Settings, augmentation, model_and_plan
+from sparsemlp.training import Program, initial_state
+
+
+def build_program(settings: Settings, dataset: ImageDataset) -> Program:
+    """The training program of a run.
+
+    Raises:
+      InputError: the settings do not fit the data set or the model.
+    """
+    n_images, height, width, channels = dataset.train_images.shape
+    if height != width:
+        raise InputError(
+            f"{dataset.source} has images of {height}x{width} pixels: ResMLP takes square ones, "
+            "crop or pad them"
+        )
+    if settings.batch_size > n_images:
+        raise InputError(
+            f"--batch-size={settings.batch_size} is larger than the {n_images} training images "
+            f"of {dataset.source}: choose at most {n_images}"
+        )
+    depth, plan = model_and_plan(settings)
+    program = Program(
+        model=ResMLP(
+            image_size=height,
+            patch_size=settings.patch_size,
+            channels=channels,
+            dim=settings.dim,
+            depth=depth,
+            expansion=settings.expansion,
+            n_classes=dataset.n_classes,
+            drop_path=settings.drop_path,
+            plan=plan,
+            engine=settings.engine,
+            dtype=jnp.dtype(settings.precision),
+        ),
+        optimizer=adam_with_l2(
+            epoch_learning_rate(settings),
+            steps_per_epoch=math.ceil(n_images / settings.batch_size),
+            weight_decay=settings.weight_decay,
+        ),
+        augmentation=augmentation(settings),
+        n_classes=dataset.n_classes,
+        mean=dataset.mean,
+        std=dataset.std,
+        seed=settings.seed,
+    )
+    jax.eval_shape(lambda: initial_state(program))
+    return program
+
+
+def epoch_learning_rate(settings: Settings) -> Any:
+    """The learning rate as a function of the epoch, from 0."""
+    return functools.partial(
+        learning_rate,
+        peak=settings.lr,
+        epochs=settings.epochs,
+        warmup_epochs=settings.warmup_epochs,
+        start=settings.warmup_lr,
+        minimum=min(settings.min_lr, settings.lr),
+    )
+
+
+def n_parameters(params: Any) -> int:
+    """How many numbers a pytree of parameters holds."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def mask_density(params: Any, plan: Plan) -> float:
+    """The share of the maskable weights that is kept; 1 if nothing is masked."""
+    masks = flatten_masks(jax.eval_shape(lambda p: select_masks(p, plan), params)).values()
+    sizes = [math.prod(mask.kernel_shape) for mask in masks]
+    kept = [mask.n_kept * math.prod(mask.block) for mask in masks]
+    return sum(kept) / sum(sizes) if sizes else 1.0
+
+
+def data_digest(dataset: ImageDataset) -> str:
+    """A checksum of the training and test data, to know them again when a run is resumed."""
+    digest = 0
+    for array in (
+        dataset.train_images,
+        dataset.train_labels,
+        dataset.test_images,
+        dataset.test_labels,
+    ):
+        digest = zlib.crc32(memoryview(array).cast("B"), digest)
+    return f"{digest:08x}"

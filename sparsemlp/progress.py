@@ -1,0 +1,88 @@
+"""What a run says while it trains: a progress bar on a terminal, plain lines elsewhere."""
+
+import contextlib
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sparsemlp.history import JSON
+
+
+class Reporter(contextlib.AbstractContextManager):
+    """Prints the progress of one run.
+
+    Args:
+      n_epochs: epochs of the whole run.
+      console: where to print; standard output by default.
+    """
+
+    def __init__(self, n_epochs: int, console: Console | None = None) -> None:
+        self._n_epochs = n_epochs
+        self._console = Console(highlight=False) if console is None else console
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Reporter":
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[state]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("starting", total=None, state="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, line: str, style: str | None = None) -> None:
+        """Prints one line."""
+        self._console.print(line, style=style, markup=False, soft_wrap=True)
+
+    def steps(
+        self, *, done: int, total: int, epoch: int, loss: float, top1: float, rate: float | None
+    ) -> None:
+        """Moves the bar.
+
+        Args:
+          done: steps done in the whole run.
+          total: steps of the whole run.
+          epoch: the epoch under way, from 1.
+          loss: mean loss of this epoch so far.
+          top1: training accuracy of this epoch so far, as a fraction.
+          rate: images a second, None before it is known.
+        """
+        if self._bar is None:
+            return
+        speed = "" if rate is None else f"  {rate:,.0f} images/s"
+        self._bar.update(
+            self._task,
+            description=f"epoch {epoch}/{self._n_epochs}",
+            completed=done,
+            total=total,
+            state=f"loss {loss:.4f}  train {top1:.1%}{speed}",
+        )
+
+    def waiting(self, what: str) -> None:
+        """Says what the bar waits for, such as a compilation."""
+        if self._bar is not None:
+            self._bar.update(self._task, state=what)
+
+    def epoch(self, record: dict[str, JSON]) -> None:
+        """Prints the line of a finished epoch.
+
+        Args:
+          record: what goes to `metrics.jsonl`.
+        """
+        width = len(str(self._n_epochs))
+        self.say(
+            f"epoch {record['epoch']:>{width}}/{self._n_epochs}  loss {record['loss']:.4f}  "
+            f"train {record['train_top1']:.2%}  test {record['test_top1']:.2%}  "
+            f"top5 {record['test_top5']:.2%}  density {record['density']:.3f}  "
+            f"changed {record['changed_blocks']:.3f}  {record['images_per_second']:,.0f} images/s"
+        )

@@ -1,0 +1,187 @@
+"""ResMLP (Touvron et al., arXiv 2105.03404) with a plan for its sparsity.
+
+The parameter tree names its layers as the thesis does: `block_3/XPatch/kernel` mixes tokens,
+`block_3/XChannel1/kernel` and `block_3/XChannel2/kernel` expand and contract channels.
+"""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax.core import FrozenDict
+from flax.linen.dtypes import promote_dtype
+from jaxtyping import Array, Float
+
+from sparsemlp.errors import InputError
+from sparsemlp.modules import Affine, LayerScale, SparseDense, StochasticDepth, gelu
+from sparsemlp.plan import Plan
+
+_LINEAR_INIT = nn.initializers.normal(0.02)
+"""The original truncates at an absolute 2, which is 100 standard deviations: a plain normal."""
+
+_EMBED_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+"""The original's embedding is a convolution that is left at its framework's default."""
+
+
+class ResMLPBlock(nn.Module):
+    """One residual block: token mixing, then a channel MLP.
+
+    `x += g1 * XPatch(Affine(x)^T)^T` and `x += g2 * XChannel2(gelu(XChannel1(Affine(x))))`.
+
+    Attributes:
+      expansion: hidden features over features of the channel MLP.
+      layer_scale: value that the layer scales start from.
+      drop_path: probability that a sample loses a residual branch.
+      plan: which parameter gets which rules.
+      engine: who computes masked products.
+      dtype: dtype of the computation.
+    """
+
+    expansion: int
+    layer_scale: float
+    drop_path: float
+    plan: Plan
+    engine: str
+    dtype: Any
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "batch tokens dim"], *, train: bool
+    ) -> Float[Array, "batch tokens dim"]:
+        """Maps `[batch, tokens, dim]` to the same shape."""
+        tokens, dim = x.shape[-2:]
+        linear = functools.partial(
+            SparseDense,
+            plan=self.plan,
+            engine=self.engine,
+            dtype=self.dtype,
+            kernel_init=_LINEAR_INIT,
+        )
+        drop_path = StochasticDepth(self.drop_path)
+        y = Affine(self.dtype, name="affine1")(x)
+        y = linear(tokens, axis=-2, name="XPatch")(y)
+        x = x + drop_path(LayerScale(self.layer_scale, self.dtype, name="scale1")(y), train=train)
+        y = Affine(self.dtype, name="affine2")(x)
+        y = linear(self.expansion * dim, name="XChannel1")(y)
+        y = linear(dim, name="XChannel2")(gelu(y))
+        return x + drop_path(
+            LayerScale(self.layer_scale, self.dtype, name="scale2")(y), train=train
+        )
+
+
+class ResMLP(nn.Module):
+    """ResMLP image classifier.
+
+    Its masks come in as the variable collection `masks`, from
+    `select_masks(params, model.plan)`; without it the model is dense.
+
+    Attributes:
+      image_size: height and width of an image, in pixels.
+      patch_size: height and width of a patch, in pixels; divides the image size.
+      channels: colour channels of an image.
+      dim: features of a token.
+      depth: number of blocks.
+      expansion: hidden features over features of the channel MLPs.
+      n_classes: number of classes.
+      drop_path: probability that a sample loses a residual branch, the same in every block.
+      layer_scale: value that the layer scales start from; None is the published one: 0.1 up to
+        depth 18, 1e-5 up to depth 24, 1e-6 beyond.
+      plan: which parameter gets which rules, see `sparsemlp.plan`.
+      engine: who computes masked products.
+      dtype: dtype of the computation; parameters and logits are float32.
+    """
+
+    image_size: int = 32
+    patch_size: int = 4
+    channels: int = 3
+    dim: int = 64
+    depth: int = 5
+    expansion: int = 4
+    n_classes: int = 10
+    drop_path: float = 0.0
+    layer_scale: float | None = None
+    plan: Plan = FrozenDict()
+    engine: str = "auto"
+    dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        self.plan = FrozenDict(self.plan)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(
+        self, images: Float[Array, "batch height width channels"], *, train: bool = False
+    ) -> Float[Array, "batch classes"]:
+        """Maps normalised images to logits.
+
+        Args:
+          images: float `[batch, image_size, image_size, channels]`.
+          train: whether stochastic depth is on (random stream `drop_path`).
+
+        Returns:
+          float32 `[batch, n_classes]`.
+
+        Raises:
+          InputError: the patch does not divide the image, or images of another size.
+        """
+        expected = (self.image_size, self.image_size, self.channels)
+        if images.shape[1:] != expected:
+            raise InputError(
+                f"images of shape {images.shape[1:]} do not fit this model: it takes {expected}; "
+                "set image_size and channels"
+            )
+        x = nn.Dense(self.dim, dtype=self.dtype, kernel_init=_EMBED_INIT, name="embed")(
+            patches(images, self.patch_size)
+        )
+        for index in range(self.depth):
+            x = ResMLPBlock(
+                self.expansion,
+                _layer_scale(self.depth) if self.layer_scale is None else self.layer_scale,
+                self.drop_path,
+                self.plan,
+                self.engine,
+                self.dtype,
+                name=f"block_{index}",
+            )(x, train=train)
+        x = Affine(self.dtype, name="norm")(x)
+        x = jnp.mean(x, axis=-2)
+        logits = nn.Dense(self.n_classes, dtype=self.dtype, kernel_init=_LINEAR_INIT, name="head")(
+            x
+        )
+        (logits,) = promote_dtype(logits, dtype=jnp.float32)
+        return logits
+
+
+def patches(
+    images: Float[Array, "batch height width channels"], patch_size: int
+) -> Float[Array, "batch tokens features"]:
+    """Cuts images into flattened patches, row by row.
+
+    Args:
+      images: `[batch, height, width, channels]`.
+      patch_size: height and width of a patch, in pixels.
+
+    Returns:
+      `[batch, height / patch * width / patch, patch * patch * channels]`, features in the order
+      row in the patch, column in the patch, channel.
+
+    Raises:
+      InputError: the patch does not divide the image.
+    """
+    batch, height, width, channels = images.shape
+    if height % patch_size or width % patch_size:
+        raise InputError(
+            f"patch size {patch_size} does not divide the image {height}x{width}: "
+            f"{height} % {patch_size} = {height % patch_size}, "
+            f"{width} % {patch_size} = {width % patch_size}"
+        )
+    down, across = height // patch_size, width // patch_size
+    tiles = images.reshape(batch, down, patch_size, across, patch_size, channels)
+    return tiles.swapaxes(2, 3).reshape(batch, down * across, patch_size**2 * channels)
+
+
+def _layer_scale(depth: int) -> float:
+    if depth <= 18:
+        return 0.1
+    return 1e-5 if depth <= 24 else 1e-6

@@ -1,0 +1,277 @@
+"""One run from its settings to its folder: epochs, records, checkpoints, pictures."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsemlp.checkpoint import Checkpoints
+from sparsemlp.data import ImageDataset
+from sparsemlp.errors import InputError
+from sparsemlp.history import JSON, History
+from sparsemlp.interruption import Interruption
+from sparsemlp.masks import BlockMask
+from sparsemlp.pictures import draw
+from sparsemlp.plan import flatten_masks, select_masks
+from sparsemlp.program import (
+    build_program,
+    data_digest,
+    epoch_learning_rate,
+    mask_density,
+    n_parameters,
+)
+from sparsemlp.progress import Reporter
+from sparsemlp.run_folder import RunFolder, write_json, write_whole
+from sparsemlp.settings import Settings
+from sparsemlp.tensorboard import TensorBoard
+from sparsemlp.trainer import Trainer
+from sparsemlp.training import Evaluation, TrainState, initial_state, no_totals
+
+_CHUNK_SECONDS = 2.0
+"""About how long one call of the training program lasts: how soon a signal is obeyed."""
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss or a parameter became NaN or infinite; one line says when and what is left."""
+
+
+class Run:
+    """One training run in its folder.
+
+    Args:
+      settings: what to train.
+      dataset: what to train on.
+      folder: where everything goes, made already.
+      title: the run in a few words, for pictures.
+
+    Raises:
+      InputError: the settings do not fit the data set or the model.
+    """
+
+    def __init__(
+        self, settings: Settings, dataset: ImageDataset, folder: RunFolder, title: str
+    ) -> None:
+        self.settings = settings
+        self.dataset = dataset
+        self.folder = folder
+        self.title = title
+        self.program = build_program(settings, dataset)
+        self.shapes = jax.eval_shape(lambda: initial_state(self.program))
+        self.parameters = n_parameters(self.shapes.params)
+        self.density = mask_density(self.shapes.params, self.program.model.plan)
+        self.digest = data_digest(dataset)
+        self.history = History(folder.metrics)
+        self.trainer = Trainer(self.program, dataset, settings.batch_size)
+        self.total_steps = settings.epochs * self.trainer.steps_per_epoch
+
+    def train(
+        self, reporter: Reporter, interruption: Interruption, *, resume: bool
+    ) -> dict[str, JSON] | None:
+        """Trains to the last epoch, or until a signal asks to stop.
+
+        Args:
+          reporter: who hears of the progress.
+          interruption: whether to stop.
+          resume: whether to continue from the newest checkpoint.
+
+        Returns:
+          The summary, also in `summary.json`; None if the run was interrupted. All is saved then.
+
+        Raises:
+          InputError: nothing to resume, or a run on other data.
+          NotFiniteError: loss or parameters are NaN or infinite, and the settings forbid it.
+          SaveError: the disk is full or refuses a write.
+        """
+        with Checkpoints(self.folder.checkpoints) as checkpoints:
+            keeper = _Keeper(checkpoints, self.settings.checkpoint_every)
+            state, step = self._start(checkpoints, resume=resume)
+            board = (
+                TensorBoard(self.folder.tensorboard, step) if self.settings.tensorboard else None
+            )
+            best = max((float(r["test_top1"]) for r in self.history.read()), default=-1.0)
+            while step < self.total_steps:
+                epoch, position = divmod(step, self.trainer.steps_per_epoch)
+                masked = epoch >= self.settings.mask_start_epoch
+                if not self.trainer.is_compiled(position, masked=masked):
+                    reporter.waiting("compiling")
+                state, n_steps, healthy = self.trainer.train(
+                    state, epoch, position, seconds=_CHUNK_SECONDS, masked=masked
+                )
+                step += n_steps
+                if not healthy and not self.settings.allow_nan:
+                    raise NotFiniteError(self._not_finite(epoch, step, checkpoints))
+                self._report(reporter, state, epoch, step)
+                score = None
+                if step % self.trainer.steps_per_epoch == 0:
+                    reporter.waiting("evaluating")
+                    state, record = self._finish_epoch(state, epoch, step, masked=masked)
+                    reporter.epoch(record)
+                    if board is not None:
+                        board.write(record)
+                    if record["test_top1"] >= best:
+                        best = score = float(record["test_top1"])
+                last = step == self.total_steps or interruption.signal is not None
+                metadata: dict[str, JSON] = {"seconds": self.trainer.seconds, "data": self.digest}
+                keeper.offer(step, state, metadata, score, now=last)
+                if interruption.signal is not None and step < self.total_steps:
+                    break
+            if board is not None:
+                board.close()
+            self._write_activity(state, step)
+            draw(self.folder, self.title)
+            return self._summarise(best) if step == self.total_steps else None
+
+    def _start(self, checkpoints: Checkpoints, *, resume: bool) -> tuple[TrainState, int]:
+        if not resume:
+            return initial_state(self.program), 0
+        if not checkpoints.steps():
+            self.history.keep_through(0)
+            return initial_state(self.program), 0
+        restored = checkpoints.restore(self.shapes)
+        if restored.metadata["data"] != self.digest:
+            raise InputError(
+                f"{self.dataset.source} is not the data that {self.folder.path} was started on: "
+                "its checksum differs; give the same --data-dir or file"
+            )
+        epochs_done = restored.step // self.trainer.steps_per_epoch
+        self.history.keep_through(epochs_done)
+        found = [record["epoch"] for record in self.history.read()]
+        if found != list(range(1, epochs_done + 1)):
+            raise InputError(
+                f"{self.folder.metrics} lacks records of the {epochs_done} epochs before the "
+                "checkpoint: restore the file, or start anew with --out"
+            )
+        self.trainer.seconds = float(restored.metadata["seconds"])
+        return restored.state, restored.step
+
+    def _report(self, reporter: Reporter, state: TrainState, epoch: int, step: int) -> None:
+        images = int(state.totals["images"])
+        seconds = self.trainer.seconds
+        reporter.steps(
+            done=step,
+            total=self.total_steps,
+            epoch=epoch + 1,
+            loss=float(state.totals["loss"]) / images,
+            top1=int(state.totals["top1"]) / images,
+            rate=images / seconds if seconds else None,
+        )
+
+    def _finish_epoch(
+        self, state: TrainState, epoch: int, step: int, *, masked: bool
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """Evaluates, writes the record of the epoch, and makes the state ready for the next."""
+        found = self.trainer.evaluate(state, masked=masked)
+        totals = jax.device_get(state.totals)
+        n_images, n_test = int(totals["images"]), len(self.dataset.test_labels)
+        seconds, self.trainer.seconds = self.trainer.seconds, 0.0
+        record: dict[str, Any] = {
+            "epoch": epoch + 1,
+            "step": step,
+            "loss": float(totals["loss"]) / n_images,
+            "train_top1": int(totals["top1"]) / n_images,
+            "train_top5": int(totals["top5"]) / n_images,
+            "test_top1": int(found.top1) / n_test,
+            "test_top5": int(found.top5) / n_test,
+            "density": self.density if masked else 1.0,
+            "changed_blocks": _changed_blocks(state, found),
+            "dropped_norm": float(found.dropped_norm),
+            "learning_rate": float(epoch_learning_rate(self.settings)(epoch)),
+            "seconds": seconds,
+            "images_per_second": n_images / seconds,
+            "dataset": self.dataset.source,
+        }
+        self.history.append(record)
+        state = TrainState(
+            step=state.step,
+            params=state.params,
+            optimizer=state.optimizer,
+            totals=no_totals(),
+            activity=state.activity,
+            last_kept=found.kept,
+        )
+        self._write_activity(state, step)
+        return state, record
+
+    def _write_activity(self, state: TrainState, step: int) -> None:
+        masks = jax.eval_shape(lambda p: select_masks(p, self.program.model.plan), state.params)
+        grids: dict[str, BlockMask] = flatten_masks(masks)
+        first = self.settings.mask_start_epoch * self.trainer.steps_per_epoch
+        arrays: dict[str, Any] = {
+            path: np.asarray(count).reshape(grids[path].grid_shape)
+            for path, count in state.activity.items()
+        }
+        arrays |= {"masked_steps": max(0, step - first), "dataset": self.dataset.source}
+        write_whole(self.folder.mask_activity, lambda file: np.savez(file, **arrays))
+
+    def _summarise(self, best: float) -> dict[str, JSON]:
+        records = self.history.read()
+        summary: dict[str, JSON] = {
+            "dataset": self.dataset.source,
+            "notice": self.dataset.notice,
+            "epochs": self.settings.epochs,
+            "steps": self.total_steps,
+            "parameters": self.parameters,
+            "density": self.density,
+            "loss": records[-1]["loss"],
+            "test_top1": records[-1]["test_top1"],
+            "test_top5": records[-1]["test_top5"],
+            "best_test_top1": best,
+            "seconds": sum(float(record["seconds"]) for record in records),
+        }
+        write_json(self.folder.summary, summary)
+        return summary
+
+    def _not_finite(self, epoch: int, step: int, checkpoints: Checkpoints) -> str:
+        steps = checkpoints.steps()
+        left = (
+            f"the last good checkpoint is {self.folder.checkpoints / str(steps[-1])}"
+            if steps
+            else "no checkpoint had been saved yet"
+        )
+        return (
+            f"loss or parameters became NaN or infinite in epoch {epoch + 1}, at or before step "
+            f"{step}; {left}; lower --lr, or go on with --allow-nan"
+        )
+
+
+class _Keeper:
+    """Decides when to save: at most every so many seconds, and at the end.
+
+    The best epoch between two saves waits in memory for the next one.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, every_seconds: float) -> None:
+        self._checkpoints = checkpoints
+        self._every_seconds = every_seconds
+        self._last = time.monotonic()
+        self._waiting: tuple[int, TrainState, dict[str, JSON], float] | None = None
+
+    def offer(
+        self,
+        step: int,
+        state: TrainState,
+        metadata: dict[str, JSON],
+        score: float | None,
+        *,
+        now: bool,
+    ) -> None:
+        """Saves this state if it is time; remembers it if it is the best so far."""
+        if not now and time.monotonic() - self._last < self._every_seconds:
+            if score is not None:
+                self._waiting = step, jax.tree.map(jnp.copy, state), metadata, score
+            return
+        if self._waiting is not None and score is None:
+            self._checkpoints.save(*self._waiting)
+        self._waiting = None
+        self._checkpoints.save(step, state, metadata, score)
+        self._last = time.monotonic()
+
+
+def _changed_blocks(state: TrainState, found: Evaluation) -> float:
+    """The share of the blocks that were dropped or regrown since the end of the last epoch."""
+    before, after = jax.device_get(state.last_kept), jax.device_get(found.kept)
+    changed = sum(int(np.sum(before[path] != after[path])) for path in after)
+    n_blocks = sum(after[path].size for path in after)
+    return changed / n_blocks if n_blocks else 0.0

@@ -1,0 +1,170 @@
+"""The values of a run: a configuration with every open default filled in, and checked.
+
+A stored run keeps these values, so that it can be repeated even if a default changes.
+"""
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+from sparsemlp.augment import Augmentation
+from sparsemlp.blocks import format_block, parse_block
+from sparsemlp.config import Config
+from sparsemlp.engines import check_engine
+from sparsemlp.errors import InputError
+from sparsemlp.model_string import LAYER_PATTERNS, parse_model
+from sparsemlp.plan import Plan
+from sparsemlp.rules import BlockMasking, check_backward, check_built
+from sparsemlp.selection import check_score
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Config):
+    """A configuration without open defaults, as `resolve` returns it.
+
+    `block`, `ratio`, `mask_layers` and `depth` are None beside a model string.
+    """
+
+    epochs: int = 200
+    batch_size: int = 128
+    warmup_lr: float = 1e-3
+    warmup_epochs: int = 5
+    mask_start_epoch: int = 10
+    flip: float = 0.5
+    cutmix: float = 0.8
+
+
+def resolve(config: Config, dataset_name: str) -> Settings:
+    """Fills in every default that depends on the data set or on another option.
+
+    Args:
+      config: what the user chose.
+      dataset_name: name of the data set that was loaded.
+
+    Returns:
+      The same choice without open defaults; `block`, `ratio`, `mask_layers` and `depth` stay
+      None beside a model string.
+
+    Raises:
+      InputError: an option out of its range, or options that exclude each other.
+    """
+    digits = dataset_name == "digits"
+    epochs = _default(config.epochs, 30 if digits else 200)
+    warmup_epochs = min(1, epochs // 2) if digits else min(5, epochs // 10)
+    changes: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": _default(config.batch_size, 32 if digits else 128),
+        "warmup_lr": _default(config.warmup_lr, config.lr / 10),
+        "warmup_epochs": _default(config.warmup_epochs, warmup_epochs),
+        "mask_start_epoch": _default(config.mask_start_epoch, min(10, epochs // 10)),
+        "flip": _default(config.flip, 0.0 if digits else 0.5),
+        "cutmix": _default(config.cutmix, 0.0 if digits else 0.8),
+    }
+    if config.config is None:
+        changes |= {
+            "block": _default(config.block, "32x32"),
+            "ratio": _default(config.ratio, 0.0),
+            "mask_layers": _default(config.mask_layers, "XPatch,XChannel"),
+            "depth": _default(config.depth, 5),
+        }
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    settings = Settings(**(values | changes))
+    check(settings)
+    return settings
+
+
+def check(config: Settings) -> None:
+    """Raises InputError for the first option that is out of its range."""
+    model_and_plan(config)
+    augmentation(config)
+    check_engine(config.engine)
+    for name, least in (
+        ("epochs", 1),
+        ("batch_size", 1),
+        ("mask_start_epoch", 0),
+        ("warmup_epochs", 0),
+        ("patch_size", 1),
+        ("dim", 1),
+        ("depth", 1),
+        ("expansion", 1),
+    ):
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise InputError(f"{_flag(name)}={value} is too small: it must be at least {least}")
+    for name in ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every"):
+        value = getattr(config, name)
+        if not 0 <= value < float("inf"):
+            raise InputError(f"{_flag(name)}={value} must be a finite number, at least 0")
+    if config.warmup_epochs > config.epochs:
+        raise InputError(
+            f"--warmup-epochs={config.warmup_epochs} is longer than --epochs={config.epochs}"
+        )
+    if not 0 <= config.seed < 2**32:
+        raise InputError(f"--seed={config.seed} is outside [0, 2**32)")
+    if not 0 <= config.drop_path < 1:
+        raise InputError(f"--drop-path={config.drop_path} is outside [0, 1)")
+    if config.precision not in get_args(Precision):
+        known = ", ".join(get_args(Precision))
+        raise InputError(f"--precision={config.precision} is unknown: choose one of {known}")
+
+
+def model_and_plan(config: Config) -> tuple[int, Plan]:
+    """The depth of the model and its plan, from the model string or from the single options.
+
+    Raises:
+      InputError: a malformed model string or option, both of them, or a rule that is not built.
+    """
+    backward = check_backward(config.backward)
+    check_score(config.score)
+    if config.config is not None:
+        for name in ("block", "ratio", "mask_layers", "depth"):
+            if getattr(config, name) is not None:
+                raise InputError(
+                    f"--config and {_flag(name)} exclude each other: the model string says it all"
+                )
+        depth, plan = parse_model(config.config, backward=backward, score=config.score)
+        for rules in plan.values():
+            check_built(*(rules if isinstance(rules, tuple) else (rules,)))
+        return depth, plan
+    block = parse_block(config.block or "32x32")
+    rule = BlockMasking(block, config.ratio or 0.0, backward, config.score)
+    kinds = [kind.strip() for kind in (config.mask_layers or "XPatch,XChannel").split(",")]
+    for kind in kinds:
+        if kind not in LAYER_PATTERNS:
+            raise InputError(
+                f"--mask-layers names {kind!r}: choose from {', '.join(LAYER_PATTERNS)}"
+            )
+    plan = {LAYER_PATTERNS[kind]: rule for kind in kinds} if config.ratio else {}
+    return _default(config.depth, 5), plan
+
+
+def augmentation(config: Settings) -> Augmentation:
+    """The augmentation of a resolved configuration."""
+    return Augmentation(
+        flip=config.flip,
+        crop_padding=config.crop_padding,
+        mixup_alpha=config.mixup,
+        cutmix_alpha=config.cutmix,
+        mix_probability=config.mix_probability,
+        switch_probability=config.switch_probability,
+        label_smoothing=config.label_smoothing,
+    )
+
+
+def describe_masking(config: Config) -> str:
+    """The masking of a configuration in a few words fit for a folder name."""
+    if config.config is not None:
+        return "".join(c if c.isalnum() or c in ".-" else "_" for c in config.config)[:60]
+    if not config.ratio:
+        return "dense"
+    block = format_block(parse_block(config.block or "32x32"))
+    return f"{block}-{config.ratio:g}-{config.backward}"
+
+
+def _default[T](value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,314 @@
+"""The compiled training program: many steps in one call, evaluation, and the state between them.
+
+A run is a pure function of its `Program` and its data. Randomness is folded from (seed, step) and
+the order of an epoch from (seed, epoch), so it does not matter where a run was interrupted.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, UInt8
+
+from sparsemlp.augment import Augmentation, augment, normalize
+from sparsemlp.losses import cross_entropy
+from sparsemlp.metrics import top_k_correct
+from sparsemlp.plan import block_counts, flatten_masks, select_masks
+from sparsemlp.resmlp import ResMLP
+
+_STREAMS = {"init": 0, "order": 1, "step": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Everything static about the training of one model.
+
+    Attributes:
+      model: the model; its plan says what is masked.
+      optimizer: optax transformation.
+      augmentation: what happens to a training batch.
+      n_classes: number of classes.
+      mean: mean of each channel, of pixels scaled to 0..1.
+      std: standard deviation of each channel, on the same scale.
+      seed: seed of everything random.
+    """
+
+    model: ResMLP
+    optimizer: optax.GradientTransformation
+    augmentation: Augmentation
+    n_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    seed: int
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("step", "params", "optimizer", "totals", "activity", "last_kept"),
+    meta_fields=(),
+)
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """The state of a run, one pytree: all that a resumed run needs.
+
+    Attributes:
+      step: int32, steps done.
+      params: parameters of the model.
+      optimizer: state of the optimizer.
+      totals: sums over the images of the current epoch: `loss` float32, `top1`, `top5`, `images`
+        int32.
+      activity: for each masked kernel int32 `[n_blocks]`, how many masked steps kept the block.
+      last_kept: for each masked kernel bool `[n_blocks]`, the blocks kept at the end of the last
+        epoch; all before the first masked one.
+    """
+
+    step: Any
+    params: Any
+    optimizer: Any
+    totals: dict[str, Any]
+    activity: dict[str, Any]
+    last_kept: dict[str, Any]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("top1", "top5", "dropped_norm", "kept"),
+    meta_fields=(),
+)
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation found.
+
+    Attributes:
+      top1: int32, images whose label has the largest logit.
+      top5: int32, images whose label is among the five largest.
+      dropped_norm: float32, Frobenius norm of all dropped weights together.
+      kept: for each masked kernel bool `[n_blocks]`; all, if the evaluation was dense.
+    """
+
+    top1: Any
+    top5: Any
+    dropped_norm: Any
+    kept: dict[str, Any]
+
+
+def stream_key(seed: int, stream: Literal["init", "order", "step"], index: Any) -> PRNGKeyArray:
+    """The key of one use of randomness: a function of the seed, the use and its step or epoch."""
+    root = jax.random.fold_in(jax.random.key(seed), _STREAMS[stream])
+    return jax.random.fold_in(root, index)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def epoch_order(seed: int, epoch: Int[Array, ""], n_images: int) -> Int[Array, " n"]:
+    """The order of the images in an epoch, int32 `[n]`, a function of (seed, epoch)."""
+    order = jnp.arange(n_images, dtype=jnp.int32)
+    return jax.random.permutation(stream_key(seed, "order", epoch), order)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def initial_state(program: Program) -> TrainState:
+    """The state before the first step."""
+    model = program.model
+    images = jnp.zeros((1, model.image_size, model.image_size, model.channels), jnp.float32)
+    params = model.init(stream_key(program.seed, "init", 0), images)["params"]
+    blocks = block_counts(params, model.plan)
+    return TrainState(
+        step=jnp.int32(0),
+        params=params,
+        optimizer=program.optimizer.init(params),
+        totals=no_totals(),
+        activity={path: jnp.zeros(n, jnp.int32) for path, n in blocks.items()},
+        last_kept={path: jnp.ones(n, bool) for path, n in blocks.items()},
+    )
+
+
+def no_totals() -> dict[str, Array]:
+    """The totals at the start of an epoch."""
+    return {
+        "loss": jnp.float32(0),
+        "top1": jnp.int32(0),
+        "top5": jnp.int32(0),
+        "images": jnp.int32(0),
+    }
+
+
+def train_step(
+    program: Program,
+    state: TrainState,
+    images: UInt8[Array, "batch height width channels"],
+    labels: Int[Array, " batch"],
+    *,
+    masked: bool,
+) -> TrainState:
+    """One step of training on one batch.
+
+    Masks are selected anew from the parameters of this step.
+
+    Args:
+      program: what to train and how.
+      state: the state before the step.
+      images: raw pixels.
+      labels: class indices, int32.
+      masked: whether the plan is obeyed; if not, the step is dense.
+
+    Returns:
+      The state after the step.
+    """
+    augment_key, drop_path_key = jax.random.split(stream_key(program.seed, "step", state.step))
+    inputs, targets = augment(
+        augment_key,
+        images,
+        labels,
+        augmentation=program.augmentation,
+        n_classes=program.n_classes,
+        mean=program.mean,
+        std=program.std,
+    )
+    masks = select_masks(state.params, program.model.plan) if masked else {}
+
+    def mean_loss(params: Any) -> tuple[Array, Array]:
+        logits: Any = program.model.apply(
+            {"params": params, "masks": masks},
+            inputs,
+            train=True,
+            rngs={"drop_path": drop_path_key},
+        )
+        return jnp.mean(cross_entropy(logits, targets)), logits
+
+    (loss, logits), gradients = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+    updates, optimizer = program.optimizer.update(gradients, state.optimizer, state.params)
+    likeliest = jnp.argmax(targets, axis=-1).astype(jnp.int32)
+    batch = images.shape[0]
+    totals = {
+        "loss": state.totals["loss"] + loss * batch,
+        "top1": state.totals["top1"] + _count(top_k_correct(logits, likeliest, 1)),
+        "top5": state.totals["top5"] + _count(top_k_correct(logits, likeliest, 5)),
+        "images": state.totals["images"] + batch,
+    }
+    kept = {path: mask.grid().reshape(-1) for path, mask in flatten_masks(masks).items()}
+    activity = {
+        path: count + kept[path].astype(jnp.int32) if masked else count
+        for path, count in state.activity.items()
+    }
+    return TrainState(
+        step=state.step + 1,
+        params=optax.apply_updates(state.params, updates),
+        optimizer=optimizer,
+        totals=totals,
+        activity=activity,
+        last_kept=state.last_kept,
+    )
+
+
+@functools.partial(
+    jax.jit, static_argnums=0, static_argnames=("batch_size", "masked"), donate_argnums=1
+)
+def train_steps(
+    program: Program,
+    state: TrainState,
+    images: UInt8[Array, "n height width channels"],
+    labels: Int[Array, " n"],
+    order: Int[Array, " n"],
+    start: Int[Array, ""],
+    n_steps: Int[Array, ""],
+    *,
+    batch_size: int,
+    masked: bool,
+) -> tuple[TrainState, Bool[Array, ""]]:
+    """Many steps in one call of one compiled program; the number of steps is data.
+
+    Args:
+      program: what to train and how.
+      state: the state before the first step; donated.
+      images: all training images.
+      labels: their labels, int32.
+      order: the order of this epoch.
+      start: index into `order` of the first image of the first step, int32.
+      n_steps: how many steps, int32.
+      batch_size: images in a step.
+      masked: whether the plan is obeyed.
+
+    Returns:
+      The state after the last step, and whether its loss and parameters are all finite.
+    """
+
+    def body(index: Array, state: TrainState) -> TrainState:
+        chosen = jax.lax.dynamic_slice_in_dim(order, start + index * batch_size, batch_size)
+        return train_step(program, state, images[chosen], labels[chosen], masked=masked)
+
+    state = jax.lax.fori_loop(0, n_steps, body, state)
+    leaves = [state.totals["loss"], *jax.tree.leaves(state.params)]
+    healthy = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+    return state, healthy
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("masked",))
+def evaluate(
+    program: Program,
+    params: Any,
+    images: UInt8[Array, "batches batch height width channels"],
+    labels: Int[Array, "batches batch"],
+    *,
+    masked: bool,
+) -> Evaluation:
+    """Counts the right guesses, with masks selected from the parameters it evaluates.
+
+    Args:
+      program: what to evaluate.
+      params: parameters of the model.
+      images: raw pixels, in batches.
+      labels: class indices, int32; -1 marks a row that does not count.
+      masked: whether the plan is obeyed.
+    """
+    masks = select_masks(params, program.model.plan) if masked else {}
+
+    def count(batch: tuple[Array, Array]) -> tuple[Array, Array]:
+        images, labels = batch
+        inputs = normalize(images, program.mean, program.std)
+        logits: Any = program.model.apply({"params": params, "masks": masks}, inputs)
+        return _count(top_k_correct(logits, labels, 1)), _count(top_k_correct(logits, labels, 5))
+
+    top1, top5 = jax.lax.map(count, (images, labels))
+    found = flatten_masks(masks)
+    squares = [
+        jnp.sum(jnp.where(mask.dense(), 0.0, jnp.square(_at(params, path))))
+        for path, mask in found.items()
+    ]
+    return Evaluation(
+        top1=jnp.sum(top1),
+        top5=jnp.sum(top5),
+        dropped_norm=jnp.sqrt(sum(squares, jnp.float32(0))),
+        kept={
+            path: found[path].grid().reshape(-1) if masked else jnp.ones(n, bool)
+            for path, n in block_counts(params, program.model.plan).items()
+        },
+    )
+
+
+def evaluation_batches(
+    images: UInt8[Any, "n height width channels"], labels: Int[Any, " n"], batch_size: int
+) -> tuple[UInt8[Array, "b n h w c"], Int[Array, "b n"]]:
+    """Cuts a test set into batches for `evaluate`, the last filled up with rows labelled -1."""
+    n_batches = -(-images.shape[0] // batch_size)
+    missing = n_batches * batch_size - images.shape[0]
+    images = jnp.pad(jnp.asarray(images), ((0, missing), (0, 0), (0, 0), (0, 0)))
+    labels = jnp.pad(jnp.asarray(labels), (0, missing), constant_values=-1)
+    return (
+        images.reshape(n_batches, batch_size, *images.shape[1:]),
+        labels.reshape(n_batches, batch_size),
+    )
+
+
+def _count(verdicts: Bool[Array, " batch"]) -> Int[Array, ""]:
+    return jnp.sum(verdicts, dtype=jnp.int32)
+
+
+def _at(tree: Mapping[str, Any], path: str) -> Array:
+    node: Any = tree
+    for key in path.split("/"):
+        node = node[key]
+    return node

@@ -1,0 +1,135 @@
+"""Schedule and Adam against the formulas, computed by hand in float64."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsemlp.errors import InputError
+from sparsemlp.optimizer import adam_with_l2, decayed, learning_rate
+
+THESIS = {"peak": 0.01, "epochs": 200, "warmup_epochs": 5, "start": 1e-3, "minimum": 1e-5}
+EPS = float(np.finfo(np.float32).eps)
+
+
+def rate_by_hand(epoch: int) -> float:
+    if epoch < 5:
+        return 1e-3 + epoch * (0.01 - 1e-3) / 5
+    return 1e-5 + (0.01 - 1e-5) * (1 + math.cos(math.pi * epoch / 200)) / 2
+
+
+def test_schedule_equals_the_formula_at_every_epoch():
+    epochs = jnp.arange(201, dtype=jnp.int32)
+    with jax.numpy_dtype_promotion("strict"):
+        rates = jax.jit(functools.partial(learning_rate, **THESIS))(epochs)
+    assert rates.dtype == jnp.float32
+    expected = [rate_by_hand(epoch) for epoch in range(201)]
+    # Rounding the angle moves the cosine by up to pi * eps, an absolute error.
+    np.testing.assert_allclose(rates, expected, rtol=4 * EPS, atol=4 * math.pi * EPS * 0.01)
+
+
+def test_schedule_starts_low_peaks_after_the_warmup_and_stays_at_the_minimum():
+    rate = functools.partial(learning_rate, **THESIS)
+    assert float(rate(0)) == pytest.approx(1e-3)
+    assert float(rate(4)) < float(rate(5)) < 0.01
+    assert float(rate(200)) == float(rate(1000)) == pytest.approx(1e-5)
+
+
+def test_schedule_without_warmup_starts_at_the_peak():
+    rate = learning_rate(0, peak=0.5, epochs=10, warmup_epochs=0, start=0.1, minimum=0.0)
+    assert rate.shape == ()
+    assert float(rate) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"peak": math.nan}, "peak=nan is no learning rate: choose a finite number >= 0"),
+        ({"minimum": -1.0}, "minimum=-1.0 is no learning rate"),
+        ({"epochs": 0}, "epochs=0 leaves nothing to train"),
+        ({"warmup_epochs": 201}, r"warmup_epochs=201 does not fit into 200 epochs"),
+    ],
+)
+def test_schedule_refuses(change, message):
+    with pytest.raises(InputError, match=message):
+        learning_rate(0, **(THESIS | change))
+
+
+def test_several_steps_equal_adam_with_l2_by_hand():
+    rng = np.random.default_rng(0)
+    steps, steps_per_epoch, weight_decay = 5, 2, 0.1
+    schedule = {"peak": 0.1, "epochs": 3, "warmup_epochs": 1, "start": 0.02, "minimum": 0.001}
+    rates = [0.02, *(0.001 + 0.099 * (1 + math.cos(math.pi * e / 3)) / 2 for e in (1, 2))]
+    values = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}
+    gradients = [{n: rng.normal(size=v.shape) for n, v in values.items()} for _ in range(steps)]
+
+    params = {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
+    optimizer = adam_with_l2(
+        functools.partial(learning_rate, **schedule),
+        steps_per_epoch=steps_per_epoch,
+        weight_decay=weight_decay,
+    )
+
+    @jax.jit
+    def step(params, state, gradient):
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    with jax.numpy_dtype_promotion("strict"):
+        state = optimizer.init(params)
+        moments = {name: (np.zeros(v.shape), np.zeros(v.shape)) for name, v in values.items()}
+        for i, gradient in enumerate(gradients):
+            rounded = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), gradient)
+            params, state = step(params, state, rounded)
+            for name, value in values.items():
+                decay = weight_decay if name == "kernel" else 0.0
+                g = gradient[name] + decay * value
+                m, v = moments[name]
+                m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+                moments[name] = m, v
+                corrected = m / (1 - 0.9 ** (i + 1)), v / (1 - 0.999 ** (i + 1))
+                rate = rates[i // steps_per_epoch]
+                values[name] = value - rate * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+            # 1 - 0.999 ** t loses about 1 / 0.001 units in the last place at the first step.
+            for name, value in values.items():
+                np.testing.assert_allclose(params[name], value, atol=1000 * EPS * rates[1])
+
+
+def test_a_dropped_weight_still_moves_by_about_the_learning_rate():
+    params = {"kernel": jnp.full((2, 2), 0.5)}
+    optimizer = adam_with_l2(lambda epoch: jnp.float32(0.01), steps_per_epoch=1, weight_decay=1e-4)
+    updates, _ = optimizer.update({"kernel": jnp.zeros((2, 2))}, optimizer.init(params), params)
+    (update,) = jax.tree.leaves(updates)
+    np.testing.assert_allclose(update, np.full((2, 2), -0.01), rtol=1e-3)
+
+
+def test_l2_spares_biases_and_other_vectors():
+    params = {
+        "head": {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)},
+        "scale1": {"scale": jnp.ones(4)},
+    }
+    assert decayed(params) == {
+        "head": {"kernel": True, "bias": False},
+        "scale1": {"scale": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "weight_decay", "message"),
+    [
+        (0, 0.0, "steps_per_epoch=0 makes no epoch: choose at least 1"),
+        (1, -0.1, "weight_decay=-0.1 would not shrink weights"),
+        (1, math.inf, "weight_decay=inf would not shrink weights"),
+    ],
+)
+def test_optimizer_refuses(steps_per_epoch, weight_decay, message):
+    with pytest.raises(InputError, match=message):
+        adam_with_l2(
+            lambda epoch: jnp.float32(0.01),
+            steps_per_epoch=steps_per_epoch,
+            weight_decay=weight_decay,
+        )
