@@ -13,18 +13,12 @@ a folder that carries a step is complete unless the disk damaged it later.
 
 import contextlib
 import dataclasses
-import gc
-import hashlib
 import json
-import logging
 import math
 import os
 import re
 import shutil
-import sys
-import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +28,16 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
-from sparsemlp.errors import InputError
-from sparsemlp.history import JSON, SaveError, sync
-
-__all__ = ["JSON", "Checkpoints", "Restored", "SaveError"]
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import Record, sync
+from sparsemlp.manifest import (
+    describe,
+    digest_of_array,
+    digest_of_record,
+    named_leaves,
+    require_same_leaves,
+)
+from sparsemlp.quiet_orbax import quiet_orbax, reason
 
 
 class _DamageError(Exception):
@@ -50,7 +50,7 @@ class Restored:
 
     step: int
     state: PyTree
-    metadata: dict[str, JSON]
+    metadata: Record
 
 
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
@@ -84,7 +84,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self,
         step: int,
         state: PyTree[jax.Array],
-        metadata: dict[str, JSON],
+        metadata: Record,
         score: float | None = None,
     ) -> None:
         """Saves one checkpoint and returns when it is on the disk.
@@ -103,21 +103,23 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         Raises:
             SaveError: the disk is full or refuses the write.
         """
-        arrays = {name: np.asarray(leaf) for name, leaf in _named(state).items()}
+        arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}
         manifest: dict[str, Any] = {
             "step": step,
             "score": None if score is None or math.isnan(score) else score,
             "metadata": json.loads(json.dumps(metadata)),
-            "arrays": {name: _describe(a) | {"digest": _digest(a)} for name, a in arrays.items()},
+            "arrays": {
+                name: describe(a) | {"digest": digest_of_array(a)} for name, a in arrays.items()
+            },
         }
-        manifest["digest"] = _digest_of_manifest(manifest)
+        manifest["digest"] = digest_of_record(manifest)
         try:
             self._write(step, arrays, manifest)
         except Exception as error:
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise SaveError(
                 f"cannot save the checkpoint of step {step} in {self._directory}: "
-                f"{_reason(error)}; make room there and continue, "
+                f"{reason(error)}; make room there and continue, "
                 "what was saved before is intact"
             ) from error
         self._damaged.discard(str(step))
@@ -167,7 +169,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True)
         fresh, final = self._scratch / str(step), self._directory / str(step)
-        with _quiet_orbax(_patience_seconds(arrays)):
+        with quiet_orbax(sum(array.nbytes for array in arrays.values())):
             self._orbax.save(
                 fresh,
                 args=ocp.args.Composite(
@@ -208,30 +210,30 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def _manifest(self, folder: Path) -> dict[str, Any]:
         try:
-            with _quiet_orbax():
+            with quiet_orbax():
                 args = ocp.args.Composite(manifest=ocp.args.JsonRestore())
                 manifest = dict(self._orbax.restore(folder, args=args)["manifest"])
-            intact = manifest.pop("digest") == _digest_of_manifest(manifest)
+            intact = manifest.pop("digest") == digest_of_record(manifest)
         except Exception as error:  # whatever damaged bytes make orbax raise
-            raise _DamageError(f"unreadable manifest, {_reason(error)}") from error
+            raise _DamageError(f"unreadable manifest, {reason(error)}") from error
         if not intact:
             raise _DamageError("the manifest does not match its digest")
         return manifest
 
     def _read(self, folder: Path, like: PyTree) -> Restored:
         manifest = self._manifest(folder)
-        wanted = _named(like)
-        _require_same_leaves(folder, manifest["arrays"], wanted)
+        wanted = named_leaves(like)
+        require_same_leaves(folder, manifest["arrays"], wanted)
         arrays = {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
         targets = {name: array for name, array in arrays.items() if array.size}
         try:
-            with _quiet_orbax(_patience_seconds(arrays)):
+            with quiet_orbax(sum(array.nbytes for array in arrays.values())):
                 args = ocp.args.Composite(state=ocp.args.StandardRestore(targets))
                 arrays |= self._orbax.restore(folder, args=args)["state"]
         except Exception as error:  # whatever damaged bytes make orbax raise
-            raise _DamageError(f"unreadable state, {_reason(error)}") from error
+            raise _DamageError(f"unreadable state, {reason(error)}") from error
         for name, array in arrays.items():
-            if _digest(array) != manifest["arrays"][name]["digest"]:
+            if digest_of_array(array) != manifest["arrays"][name]["digest"]:
                 raise _DamageError(f"leaf {name} does not match its digest")
         leaves = [_on_default_device(arrays[name]) for name in wanted]
         state = jax.tree.unflatten(jax.tree.structure(like), leaves)
@@ -246,85 +248,6 @@ def _identity(folder: Path) -> tuple[str, int]:
         return folder.name, 0
 
 
-def _named(tree: PyTree) -> dict[str, Any]:
-    """Returns the leaves in flattening order, by their path joined with slashes."""
-    named: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator="/") or "state"
-        if name in named:
-            raise InputError(f"two leaves of the state are called {name}: rename one of them")
-        named[name] = leaf
-    return named
-
-
-def _describe(leaf: Any) -> dict[str, Any]:
-    return {"dtype": np.dtype(leaf.dtype).name, "shape": list(leaf.shape)}
-
-
-def _digest(array: np.ndarray) -> str:
-    """Returns a digest of dtype, shape and bytes."""
-    digest = hashlib.blake2b(repr(_describe(array)).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return digest.hexdigest()
-
-
-def _digest_of_manifest(manifest: dict[str, Any]) -> str:
-    text = json.dumps(manifest, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _require_same_leaves(folder: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name in [*wanted, *(name for name in saved if name not in wanted)]:
-        there = _label(saved[name]) if name in saved else "absent"
-        here = _label(_describe(wanted[name])) if name in wanted else "absent"
-        if there != here:
-            raise InputError(
-                f"leaf {name} is {there} in the checkpoint {folder} and {here} in the state to "
-                "restore: use the model and optimizer options of the saved run"
-            )
-
-
-def _label(description: dict[str, Any]) -> str:
-    return f"{description['dtype']}{description['shape']}"
-
-
 def _on_default_device(array: np.ndarray) -> jax.Array:
     placed = jnp.array(array)
     return jax.device_put(placed, placed.sharding)
-
-
-def _reason(error: Exception) -> str:
-    """Returns one short line, the system's own words where tensorstore wraps its error code."""
-    if code := re.search(r"os_error_code='(\d+)'", str(error)):
-        return os.strerror(int(code[1]))
-    text = (isinstance(error, OSError) and error.strerror) or str(error).strip()
-    return (text or type(error).__name__).splitlines()[0][:200]
-
-
-def _patience_seconds(arrays: dict[str, np.ndarray]) -> float:
-    return 0.2 + sum(array.nbytes for array in arrays.values()) / 2e8
-
-
-@contextlib.contextmanager
-def _quiet_orbax(patience_seconds: float = 0.0) -> Iterator[None]:
-    """Keeps orbax from printing: what matters of it arrives as an exception.
-
-    Orbax raises at the first array that fails and closes its event loop. The others get
-    `patience_seconds` to fail while nobody hears their tracebacks about the closed loop.
-    """
-    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
-    before = [logger.disabled for logger in loggers], sys.unraisablehook
-    for logger in loggers:
-        logger.disabled = True
-    sys.unraisablehook = lambda _: None
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    except Exception:
-        time.sleep(patience_seconds)
-        gc.collect()
-        raise
-    finally:
-        flags, sys.unraisablehook = before
-        for logger, disabled in zip(loggers, flags, strict=True):
-            logger.disabled = disabled

@@ -16,14 +16,14 @@ from typing import Annotated, TextIO
 import tyro
 from rich.console import Console
 
-from sparsemlp.checkpoint import SaveError
 from sparsemlp.config import Config, from_json, to_json
 from sparsemlp.data import ImageDataset, load_dataset
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import write_json, write_whole
 from sparsemlp.interruption import Interruption, deferred_signals
 from sparsemlp.progress import Reporter
 from sparsemlp.run import NotFiniteError, Run
-from sparsemlp.run_folder import RunFolder, describe_environment, write_json, write_whole
+from sparsemlp.run_folder import RunFolder, describe_environment
 from sparsemlp.settings import Settings, describe_masking, resolve
 
 _CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan")

@@ -1,4 +1,4 @@
-"""The one error class for what a user asked for and cannot have."""
+"""Errors whose message is one line for the user, fit to be printed as it is."""
 
 
 class InputError(ValueError):
@@ -6,4 +6,11 @@ class InputError(ValueError):
 
     The message is one line that names the offending value, the rule, and the way out, so that a
     program can print it as it is and exit with code 2.
+    """
+
+
+class SaveError(OSError):
+    """A write that the disk refused; everything that was saved before is as it was.
+
+    The message is one line that names what, where, why, and how to go on.
     """

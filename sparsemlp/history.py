@@ -9,19 +9,12 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
-from sparsemlp.errors import InputError
-
-type JSON = bool | int | float | str | list[JSON] | dict[str, JSON] | None
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import Record, sync, write_whole
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-class SaveError(OSError):
-    """A write that the disk refused; everything that was saved before is as it was.
-
-    The message is one line that names what, where, why, and how to go on.
-    """
 
 
 class History:
@@ -34,7 +27,7 @@ class History:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def append(self, record: dict[str, JSON]) -> None:
+    def append(self, record: Record) -> None:
         """Adds one record, on the disk on return.
 
         A last line that a kill cut short is dropped first.
@@ -60,9 +53,12 @@ class History:
             if is_new:
                 sync(self._path.parent)
         except OSError as error:
-            raise self._save_error("add a record to", error) from error
+            raise SaveError(
+                f"cannot add a record to {self._path}: {error.strerror or error}; make room there "
+                "and continue, the records before are intact"
+            ) from error
 
-    def read(self) -> list[dict[str, JSON]]:
+    def read(self) -> list[Record]:
         """Returns all records in file order; none if there is no file.
 
         A last line that a kill cut short is left out.
@@ -90,25 +86,17 @@ class History:
         """
         if not self._path.exists():
             return
-        kept: dict[int, dict[str, JSON]] = {}
+        kept: dict[int, Record] = {}
         for number, record in enumerate(self.read(), start=1):
             at = record.get("epoch")
             if not isinstance(at, int):
                 raise self._input_error(number, f"epoch is {at!r}, not an integer")
             if at <= epoch:
                 kept[at] = record
-        fresh = self._path.with_name(f".{self._path.name}.saving")
-        try:
-            with fresh.open("wb", buffering=0) as file:
-                _write_durably(file.fileno(), b"".join(_encode(record) for record in kept.values()))
-            fresh.replace(self._path)
-            sync(self._path.parent)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
-            raise self._save_error("rewrite", error) from error
+        lines = b"".join(_encode(record) for record in kept.values())
+        write_whole(self._path, lambda file: file.write(lines))
 
-    def _decode(self, line: bytes, number: int) -> dict[str, JSON]:
+    def _decode(self, line: bytes, number: int) -> Record:
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -120,28 +108,6 @@ class History:
     def _input_error(self, number: int, what: str) -> InputError:
         return InputError(f"{self._path}, line {number}: {what}; repair or delete that line")
 
-    def _save_error(self, what: str, error: OSError) -> SaveError:
-        return SaveError(
-            f"cannot {what} {self._path}: {error.strerror or error}; make room there and "
-            "continue, the records before are intact"
-        )
-
-
-def sync(path: Path) -> None:
-    """Forces a file, or the names in a folder, to the disk.
-
-    Args:
-        path: an existing file or folder.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
 
 def _write_durably(descriptor: int, data: bytes) -> None:
     while data:
@@ -149,11 +115,11 @@ def _write_durably(descriptor: int, data: bytes) -> None:
     os.fsync(descriptor)
 
 
-def _encode(record: dict[str, JSON]) -> bytes:
+def _encode(record: Record) -> bytes:
     return json.dumps(_with_strings(record), allow_nan=False).encode() + b"\n"
 
 
-def _with_strings(value: JSON) -> JSON:
+def _with_strings(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_strings(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -163,7 +129,7 @@ def _with_strings(value: JSON) -> JSON:
     return value
 
 
-def _with_floats(value: JSON) -> JSON:
+def _with_floats(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_floats(item) for key, item in value.items()}
     if isinstance(value, list):

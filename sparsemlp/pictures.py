@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from sparsemlp.files import write_whole
 from sparsemlp.history import History
-from sparsemlp.run_folder import RunFolder, write_whole
+from sparsemlp.run_folder import RunFolder
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 

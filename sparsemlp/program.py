@@ -14,7 +14,7 @@ from sparsemlp.optimizer import adam_with_l2, learning_rate
 from sparsemlp.plan import Plan, flatten_masks, select_masks
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.settings import Settings, augmentation, model_and_plan
-from sparsemlp.training import Program, initial_state
+from sparsemlp.train_state import Program, initial_state
 
 
 def build_program(settings: Settings, dataset: ImageDataset) -> Program:

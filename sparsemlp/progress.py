@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sparsemlp.history import JSON
+from sparsemlp.files import Record
 
 
 class Reporter(contextlib.AbstractContextManager):
@@ -73,7 +73,7 @@ class Reporter(contextlib.AbstractContextManager):
         if self._bar is not None:
             self._bar.update(self._task, state=what)
 
-    def epoch(self, record: dict[str, JSON]) -> None:
+    def epoch(self, record: Record) -> None:
         """Prints the line of a finished epoch.
 
         Args:

@@ -1,17 +1,17 @@
 """One run from its settings to its folder: epochs, records, checkpoints, pictures."""
 
-import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sparsemlp.checkpoint import Checkpoints
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
-from sparsemlp.history import JSON, History
+from sparsemlp.files import Record, write_json, write_whole
+from sparsemlp.history import History
 from sparsemlp.interruption import Interruption
+from sparsemlp.keeper import Keeper
 from sparsemlp.masks import BlockMask
 from sparsemlp.pictures import draw
 from sparsemlp.plan import flatten_masks, select_masks
@@ -23,11 +23,12 @@ from sparsemlp.program import (
     n_parameters,
 )
 from sparsemlp.progress import Reporter
-from sparsemlp.run_folder import RunFolder, write_json, write_whole
+from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings
 from sparsemlp.tensorboard import TensorBoard
+from sparsemlp.train_state import TrainState, initial_state, no_totals
 from sparsemlp.trainer import Trainer
-from sparsemlp.training import Evaluation, TrainState, initial_state, no_totals
+from sparsemlp.training import Evaluation
 
 _CHUNK_SECONDS = 2.0
 """About how long one call of the training program lasts: how soon a signal is obeyed."""
@@ -68,7 +69,7 @@ class Run:
 
     def train(
         self, reporter: Reporter, interruption: Interruption, *, resume: bool
-    ) -> dict[str, JSON] | None:
+    ) -> Record | None:
         """Trains to the last epoch, or until a signal asks to stop.
 
         Args:
@@ -85,7 +86,7 @@ class Run:
           SaveError: the disk is full or refuses a write.
         """
         with Checkpoints(self.folder.checkpoints) as checkpoints:
-            keeper = _Keeper(checkpoints, self.settings.checkpoint_every)
+            keeper = Keeper(checkpoints, self.settings.checkpoint_every)
             state, step = self._start(checkpoints, resume=resume)
             board = (
                 TensorBoard(self.folder.tensorboard, step) if self.settings.tensorboard else None
@@ -113,7 +114,7 @@ class Run:
                     if record["test_top1"] >= best:
                         best = score = float(record["test_top1"])
                 last = step == self.total_steps or interruption.signal is not None
-                metadata: dict[str, JSON] = {"seconds": self.trainer.seconds, "data": self.digest}
+                metadata: Record = {"seconds": self.trainer.seconds, "data": self.digest}
                 keeper.offer(step, state, metadata, score, now=last)
                 if interruption.signal is not None and step < self.total_steps:
                     break
@@ -205,9 +206,9 @@ class Run:
         arrays |= {"masked_steps": max(0, step - first), "dataset": self.dataset.source}
         write_whole(self.folder.mask_activity, lambda file: np.savez(file, **arrays))
 
-    def _summarise(self, best: float) -> dict[str, JSON]:
+    def _summarise(self, best: float) -> Record:
         records = self.history.read()
-        summary: dict[str, JSON] = {
+        summary: Record = {
             "dataset": self.dataset.source,
             "notice": self.dataset.notice,
             "epochs": self.settings.epochs,
@@ -234,39 +235,6 @@ class Run:
             f"loss or parameters became NaN or infinite in epoch {epoch + 1}, at or before step "
             f"{step}; {left}; lower --lr, or go on with --allow-nan"
         )
-
-
-class _Keeper:
-    """Decides when to save: at most every so many seconds, and at the end.
-
-    The best epoch between two saves waits in memory for the next one.
-    """
-
-    def __init__(self, checkpoints: Checkpoints, every_seconds: float) -> None:
-        self._checkpoints = checkpoints
-        self._every_seconds = every_seconds
-        self._last = time.monotonic()
-        self._waiting: tuple[int, TrainState, dict[str, JSON], float] | None = None
-
-    def offer(
-        self,
-        step: int,
-        state: TrainState,
-        metadata: dict[str, JSON],
-        score: float | None,
-        *,
-        now: bool,
-    ) -> None:
-        """Saves this state if it is time; remembers it if it is the best so far."""
-        if not now and time.monotonic() - self._last < self._every_seconds:
-            if score is not None:
-                self._waiting = step, jax.tree.map(jnp.copy, state), metadata, score
-            return
-        if self._waiting is not None and score is None:
-            self._checkpoints.save(*self._waiting)
-        self._waiting = None
-        self._checkpoints.save(step, state, metadata, score)
-        self._last = time.monotonic()
 
 
 def _changed_blocks(state: TrainState, found: Evaluation) -> float:

@@ -2,19 +2,16 @@
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import jax
 
 from sparsemlp.errors import InputError
-from sparsemlp.history import JSON, SaveError
+from sparsemlp.files import Record
 
 _PACKAGES = ("sparsemlp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -67,39 +64,7 @@ class RunFolder:
             )
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Writes a file so that a reader finds the old one or the new one, never a part.
-
-    Raises:
-      SaveError: the disk is full or refuses the write; the old file is as it was.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise SaveError(
-            f"cannot write {path}: {error.strerror or error}; make room there and continue with "
-            f"--resume {path.parent}"
-        ) from error
-
-
-def write_json(path: Path, value: Mapping[str, JSON]) -> None:
-    """Writes a JSON file as a whole.
-
-    Raises:
-      SaveError: as `write_whole`.
-    """
-    text = json.dumps(value, indent=2) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
-
-
-def describe_environment() -> dict[str, JSON]:
+def describe_environment() -> Record:
     """Versions, processor, devices and commit: what a number should be read beside."""
     devices = jax.devices()
     return {

@@ -7,15 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from sparsemlp.data import ImageDataset
-from sparsemlp.training import (
-    Evaluation,
-    Program,
-    TrainState,
-    epoch_order,
-    evaluate,
-    evaluation_batches,
-    train_steps,
-)
+from sparsemlp.train_state import Program, TrainState, epoch_order
+from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_steps
 
 _EVALUATION_BATCH = 1000
 

@@ -1,77 +1,20 @@
-"""The compiled training program: many steps in one call, evaluation, and the state between them.
-
-A run is a pure function of its `Program` and its data. Randomness is folded from (seed, step) and
-the order of an epoch from (seed, epoch), so it does not matter where a run was interrupted.
-"""
+"""The compiled programs: many training steps in one call, and evaluation."""
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Int, UInt8
 
-from sparsemlp.augment import Augmentation, augment, normalize
+from sparsemlp.augment import augment, normalize
 from sparsemlp.losses import cross_entropy
 from sparsemlp.metrics import top_k_correct
 from sparsemlp.plan import block_counts, flatten_masks, select_masks
-from sparsemlp.resmlp import ResMLP
-
-_STREAMS = {"init": 0, "order": 1, "step": 2}
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """Everything static about the training of one model.
-
-    Attributes:
-      model: the model; its plan says what is masked.
-      optimizer: optax transformation.
-      augmentation: what happens to a training batch.
-      n_classes: number of classes.
-      mean: mean of each channel, of pixels scaled to 0..1.
-      std: standard deviation of each channel, on the same scale.
-      seed: seed of everything random.
-    """
-
-    model: ResMLP
-    optimizer: optax.GradientTransformation
-    augmentation: Augmentation
-    n_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    seed: int
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("step", "params", "optimizer", "totals", "activity", "last_kept"),
-    meta_fields=(),
-)
-@dataclasses.dataclass(frozen=True)
-class TrainState:
-    """The state of a run, one pytree: all that a resumed run needs.
-
-    Attributes:
-      step: int32, steps done.
-      params: parameters of the model.
-      optimizer: state of the optimizer.
-      totals: sums over the images of the current epoch: `loss` float32, `top1`, `top5`, `images`
-        int32.
-      activity: for each masked kernel int32 `[n_blocks]`, how many masked steps kept the block.
-      last_kept: for each masked kernel bool `[n_blocks]`, the blocks kept at the end of the last
-        epoch; all before the first masked one.
-    """
-
-    step: Any
-    params: Any
-    optimizer: Any
-    totals: dict[str, Any]
-    activity: dict[str, Any]
-    last_kept: dict[str, Any]
+from sparsemlp.train_state import Program, TrainState, stream_key
 
 
 @functools.partial(
@@ -94,46 +37,6 @@ class Evaluation:
     top5: Any
     dropped_norm: Any
     kept: dict[str, Any]
-
-
-def stream_key(seed: int, stream: Literal["init", "order", "step"], index: Any) -> PRNGKeyArray:
-    """The key of one use of randomness: a function of the seed, the use and its step or epoch."""
-    root = jax.random.fold_in(jax.random.key(seed), _STREAMS[stream])
-    return jax.random.fold_in(root, index)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def epoch_order(seed: int, epoch: Int[Array, ""], n_images: int) -> Int[Array, " n"]:
-    """The order of the images in an epoch, int32 `[n]`, a function of (seed, epoch)."""
-    order = jnp.arange(n_images, dtype=jnp.int32)
-    return jax.random.permutation(stream_key(seed, "order", epoch), order)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def initial_state(program: Program) -> TrainState:
-    """The state before the first step."""
-    model = program.model
-    images = jnp.zeros((1, model.image_size, model.image_size, model.channels), jnp.float32)
-    params = model.init(stream_key(program.seed, "init", 0), images)["params"]
-    blocks = block_counts(params, model.plan)
-    return TrainState(
-        step=jnp.int32(0),
-        params=params,
-        optimizer=program.optimizer.init(params),
-        totals=no_totals(),
-        activity={path: jnp.zeros(n, jnp.int32) for path, n in blocks.items()},
-        last_kept={path: jnp.ones(n, bool) for path, n in blocks.items()},
-    )
-
-
-def no_totals() -> dict[str, Array]:
-    """The totals at the start of an epoch."""
-    return {
-        "loss": jnp.float32(0),
-        "top1": jnp.int32(0),
-        "top5": jnp.int32(0),
-        "images": jnp.int32(0),
-    }
 
 
 def train_step(

@@ -20,8 +20,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from sparsemlp.checkpoint import JSON, Checkpoints, SaveError
-from sparsemlp.errors import InputError
+from sparsemlp.checkpoint import Checkpoints
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import Record
 
 
 class _Moments(NamedTuple):
@@ -69,7 +70,7 @@ def two(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("like", [_state, lambda step: _abstract(_state(step))])
 def test_restores_the_exact_state(tmp_path: Path, like: Callable[[int], Any]) -> None:
-    metadata: dict[str, JSON] = {"loss": 0.1 + 0.2, "deep": {"2": [None, True, "x"], "10": -0.0}}
+    metadata: Record = {"loss": 0.1 + 0.2, "deep": {"2": [None, True, "x"], "10": -0.0}}
     with Checkpoints(tmp_path / "made" / "here") as checkpoints:
         checkpoints.save(7, _state(7), metadata, score=0.5)
         assert checkpoints.steps() == [7]
@@ -251,7 +252,8 @@ _CHILD_ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ig
 _FULL_DISK = """
 import pathlib, resource, sys
 import jax.numpy as jnp, numpy as np
-from sparsemlp.checkpoint import Checkpoints, SaveError
+from sparsemlp.checkpoint import Checkpoints
+from sparsemlp.errors import SaveError
 
 noise = np.random.default_rng(0).normal(size=(8, 100, 100)).astype(np.float32)
 state = {str(i): jnp.array(n) for i, n in enumerate(noise)}

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sparsemlp.errors import InputError
-from sparsemlp.history import JSON, History, SaveError
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import Record
+from sparsemlp.history import History
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-def _record(epoch: int, loss: float = 1.0) -> dict[str, JSON]:
+def _record(epoch: int, loss: float = 1.0) -> Record:
     return {"epoch": epoch, "loss": loss}
 
 
@@ -43,7 +44,7 @@ def test_no_file_reads_as_no_records(path: Path) -> None:
 
 
 def test_records_come_back_exactly(path: Path) -> None:
-    records: list[dict[str, JSON]] = [
+    records: list[Record] = [
         {"epoch": 1, "loss": 0.1 + 0.2, "tiny": 5e-324, "name": "Größe\n", "none": None},
         {"epoch": 2, "nested": {"list": [1, -0.0, True, "x"]}},
     ]

@@ -1,0 +1,66 @@
+"""Files that are either whole or not there, even if the power fails."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sparsemlp.errors import SaveError
+
+Record = dict[str, Any]
+"""A JSON object: strings, numbers, booleans, None, and lists and records of them."""
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Writes a file so that a reader finds the old one or the new one, never a part.
+
+    Args:
+      path: the file; its folder must exist.
+      write: writes the content to the open file that it is given.
+
+    Raises:
+      SaveError: the disk is full or refuses the write; the old file is as it was.
+    """
+    partial = path.with_name(f".{path.name}.saving")
+    try:
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise SaveError(
+            f"cannot write {path}: {error.strerror or error}; make room there and continue, what "
+            "was saved before is intact"
+        ) from error
+
+
+def write_json(path: Path, value: Record) -> None:
+    """Writes a JSON file as a whole.
+
+    Raises:
+      SaveError: as `write_whole`.
+    """
+    text = json.dumps(value, indent=2) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def sync(path: Path) -> None:
+    """Forces a file, or the names in a folder, to the disk.
+
+    Args:
+      path: an existing file or folder.
+
+    Raises:
+      OSError: the disk refuses.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

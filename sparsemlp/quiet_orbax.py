@@ -1,0 +1,44 @@
+"""Orbax without its noise: what matters arrives as an exception, and in one line."""
+
+import contextlib
+import gc
+import logging
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+
+
+def reason(error: Exception) -> str:
+    """Returns one short line, the system's own words where tensorstore wraps its error code."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    text = (isinstance(error, OSError) and error.strerror) or str(error).strip()
+    return (text or type(error).__name__).splitlines()[0][:200]
+
+
+@contextlib.contextmanager
+def quiet_orbax(n_bytes: int = 0) -> Iterator[None]:
+    """Keeps orbax from printing: what matters of it arrives as an exception.
+
+    Orbax raises at the first array that fails and closes its event loop. The others get time to
+    fail, in proportion to `n_bytes`, while nobody hears their tracebacks about the closed loop.
+    """
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    before = [logger.disabled for logger in loggers], sys.unraisablehook
+    for logger in loggers:
+        logger.disabled = True
+    sys.unraisablehook = lambda _: None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    except Exception:
+        time.sleep(0.2 + n_bytes / 2e8)
+        gc.collect()
+        raise
+    finally:
+        flags, sys.unraisablehook = before
+        for logger, disabled in zip(loggers, flags, strict=True):
+            logger.disabled = disabled
