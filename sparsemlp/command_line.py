@@ -16,7 +16,7 @@ from typing import Annotated, TextIO
 import tyro
 from rich.console import Console
 
-from sparsemlp.config import Config, from_json, to_json
+from sparsemlp.config import Config, from_json, open_default, to_json
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import InputError, SaveError
 from sparsemlp.files import write_json, write_whole
@@ -36,9 +36,9 @@ class Arguments:
 
     run: Annotated[Config, tyro.conf.arg(name="")]
     """What to train."""
-    out: Path | None = None
-    """Folder of the run, made with its parents. Default runs/TIME-DATASET-MASKING-seedN."""
-    resume: Path | None = None
+    out: Annotated[Path | None, open_default("FOLDER", "runs/TIME-DATASET-MASKING-seedN")] = None
+    """Folder of the run, made with its parents."""
+    resume: Annotated[Path | None, open_default("FOLDER", "none, start a new run")] = None
     """Folder of an interrupted run to continue, with the options it was started with."""
 
 
@@ -112,8 +112,12 @@ def _run(arguments: Arguments, interruption: Interruption) -> int:
             f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes"
         )
         reporter.say(
-            f"model   ResMLP, {run.parameters:,} parameters; masked: {describe_masking(settings)}, "
-            f"density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
+            f"model   ResMLP, {run.parameters:,} parameters, {describe_masking(settings)}"
+            + (
+                f", density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
+                if run.density < 1
+                else ""
+            )
         )
         reporter.say(
             f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "

@@ -6,43 +6,51 @@ None means "what suits the data set"; `settings.resolve` fills that in.
 import dataclasses
 import json
 from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
 
 from sparsemlp.errors import InputError
+
+
+def open_default(metavar: str, default: str) -> Any:
+    """How the help text shows an option whose default depends on the others."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Options of a training run; the help text of each is the docstring below it."""
 
-    block: str | None = None
-    """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs. Default 32x32."""
-    ratio: float | None = None
-    """Fraction of blocks to drop, in [0, 1). Default 0: dense."""
-    mask_layers: str | None = None
-    """Layer kinds to mask, separated by commas: XPatch (token mixing), XChannel (both channel
-    linears), XChannel1, XChannel2. Default XPatch,XChannel."""
+    block: Annotated[str | None, open_default("ROWSxCOLS", "32x32")] = None
+    """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
+    ratio: Annotated[float | None, open_default("FLOAT", "0, dense")] = None
+    """Fraction of blocks to drop, in [0, 1)."""
+    mask_layers: Annotated[str | None, open_default("KIND,KIND", "XPatch,XChannel")] = None
+    """Layer kinds to mask: XPatch (token mixing), XChannel (or XChannel1, XChannel2)."""
     backward: str = "masked"
     """Backward pass: masked (mask in dX and dW), dense (in neither), straight_through (in dX)."""
     score: str = "l2"
     """What ranks the blocks: l2 (Frobenius norm), spectral (largest singular value), l1."""
-    config: str | None = None
-    """Model string instead of --block, --ratio, --mask-layers and --depth, such as
-    "ResMLP5 @ XPatch = masked 0.5 (2, 2); XChannel = masked 0.3 (1, 1);"."""
-    mask_start_epoch: int | None = None
-    """Epochs that are trained dense before masking starts. Default min(10, epochs // 10)."""
+    config: Annotated[str | None, open_default("TEXT", "none")] = None
+    """Model string instead of --block, --ratio, --mask-layers, --depth; README shows one."""
+    mask_start_epoch: Annotated[int | None, open_default("INT", "min(10, epochs // 10)")] = None
+    """Epochs that are trained dense before masking starts."""
 
-    epochs: int | None = None
-    """Epochs to train. Default 200 (digits: 30)."""
-    batch_size: int | None = None
-    """Images in a step. Default 128 (digits: 32)."""
+    epochs: Annotated[int | None, open_default("INT", "200; digits: 30")] = None
+    """Epochs to train."""
+    batch_size: Annotated[int | None, open_default("INT", "128; digits: 32")] = None
+    """Images in a step."""
     lr: float = 0.01
     """Peak learning rate."""
     min_lr: float = 1e-5
     """Learning rate that the cosine ends at."""
-    warmup_lr: float | None = None
-    """Learning rate of the first warm-up epoch. Default a tenth of --lr."""
-    warmup_epochs: int | None = None
-    """Epochs of linear warm-up. Default min(5, epochs // 10) (digits: 1 if there are 2)."""
+    warmup_lr: Annotated[float | None, open_default("FLOAT", "a tenth of --lr")] = None
+    """Learning rate of the first warm-up epoch."""
+    warmup_epochs: Annotated[
+        int | None, open_default("INT", "min(5, epochs // 10); digits: 1 if there are 2")
+    ] = None
+    """Epochs of linear warm-up."""
     weight_decay: float = 1e-4
     """L2 added to the gradient, not on biases and other parameters of rank 1."""
     seed: int = 0
@@ -58,21 +66,21 @@ class Config:
     """Height and width of a patch, in pixels."""
     dim: int = 64
     """Features of a token."""
-    depth: int | None = None
-    """Blocks of the model. Default 5."""
+    depth: Annotated[int | None, open_default("INT", "5")] = None
+    """Blocks of the model."""
     expansion: int = 4
     """Hidden features over features of the channel linears."""
     drop_path: float = 0.0
     """Probability that an image skips a residual branch in training."""
 
-    flip: float | None = None
-    """Probability of a horizontal flip. Default 0.5 (digits: 0)."""
+    flip: Annotated[float | None, open_default("FLOAT", "0.5; digits: 0")] = None
+    """Probability of a horizontal flip."""
     crop_padding: int = 4
     """Pixels of padding before the random crop; 0 for no crop."""
     mixup: float = 0.2
     """Alpha of mixup; 0 for none."""
-    cutmix: float | None = None
-    """Alpha of CutMix; 0 for none. Default 0.8 (digits: 0)."""
+    cutmix: Annotated[float | None, open_default("FLOAT", "0.8; digits: 0")] = None
+    """Alpha of CutMix; 0 for none."""
     mix_probability: float = 1.0
     """Probability that a batch is mixed at all."""
     switch_probability: float = 0.5
@@ -81,10 +89,9 @@ class Config:
     """Share of the target that is spread over all classes."""
 
     dataset: str = "auto"
-    """auto (cifar10 if it is at hand or can be downloaded, otherwise digits), cifar10, digits, or
-    FILE.npz with train_images, train_labels, test_images, test_labels."""
-    data_dir: Path | None = None
-    """Folder of prepared data sets. Default that of TensorFlow Datasets."""
+    """auto (cifar10 if at hand or downloadable, else digits), cifar10, digits, or FILE.npz."""
+    data_dir: Annotated[Path | None, open_default("FOLDER", "that of TensorFlow Datasets")] = None
+    """Folder of prepared data sets."""
     checkpoint_every: float = 30.0
     """Seconds between checkpoints: what a crash can lose at the most."""
     tensorboard: bool = False

@@ -23,17 +23,22 @@ def _record(epoch: int, loss: float = 1.0) -> Record:
 
 
 def _fill_disk_after(n_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets `os.write` through for so many bytes, and nothing through `os.fsync`."""
     write = os.write
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def limited(descriptor: int, data: bytes) -> int:
         nonlocal n_bytes
         if not n_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            refuse(descriptor)
         written = write(descriptor, data[:n_bytes])
         n_bytes -= written
         return written
 
     monkeypatch.setattr(os, "write", limited)
+    monkeypatch.setattr(os, "fsync", refuse)
 
 
 def test_no_file_reads_as_no_records(path: Path) -> None:

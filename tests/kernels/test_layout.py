@@ -1,0 +1,49 @@
+"""From ids of kept blocks to a grid and to a mask, against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.layout import dense_mask, kept_grid
+
+GRID = (3, 5)
+
+
+@pytest.fixture(scope="module")
+def ids() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    sizes = (1, 4, 14, 15)
+    return [np.sort(rng.choice(15, size, replace=False)).astype(np.int32) for size in sizes]
+
+
+def test_the_grid_marks_the_kept_ids_and_no_other(ids):
+    for kept in ids:
+        grid = np.asarray(kept_grid(jnp.asarray(kept), GRID))
+        assert grid.shape == GRID
+        np.testing.assert_array_equal(np.flatnonzero(grid), kept)
+
+
+@pytest.mark.parametrize("block", [(1, 1), (4, 1), (1, 4), (2, 3)])
+def test_the_mask_is_the_kronecker_product_of_the_grid_and_a_tile(ids, block):
+    rows, cols = block
+    shape = (GRID[0] * cols, GRID[1] * rows)
+    for kept in ids:
+        grid = np.zeros(GRID, bool)
+        grid.flat[kept] = True
+        mask = np.asarray(dense_mask(jnp.asarray(kept), shape, block))
+        np.testing.assert_array_equal(mask, np.kron(grid, np.ones((cols, rows), bool)))
+
+
+def test_one_program_lays_out_every_set_of_equal_size():
+    traces = []
+
+    @jax.jit
+    def lay_out(kept: jax.Array) -> jax.Array:
+        traces.append(kept)
+        return dense_mask(kept, (6, 10), (2, 2))
+
+    masks = [lay_out(jnp.array(kept, jnp.int32)) for kept in ([0, 7], [3, 14], [13, 14])]
+    assert len(traces) == 1
+    assert len({np.asarray(mask).tobytes() for mask in masks}) == 3
+    assert [int(mask.sum()) for mask in masks] == [8, 8, 8]

@@ -1,0 +1,47 @@
+"""What README shows works as it is shown."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from readme import code_blocks
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text()
+
+
+def _commands() -> list[str]:
+    lines = "\n".join(code_blocks(TEXT, "bash")).replace("\\\n", " ").splitlines()
+    return [line.split("#")[0].strip() for line in lines if line.startswith("python experiments/")]
+
+
+@pytest.mark.parametrize("example", code_blocks(TEXT, "python"))
+def test_the_examples_run(example: str) -> None:
+    exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_first_command_trains(tmp_path: Path) -> None:
+    first = next(command for command in _commands() if "--epochs=2" in command)
+    words = [sys.executable, *shlex.split(first)[1:], "--dataset=digits", f"--out={tmp_path}/run"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_the_other_commands_use_options_that_exist(command: str) -> None:
+    script, *words = shlex.split(command)[1:]
+    assert (ROOT / script).is_file()
+    text = subprocess.run(
+        [sys.executable, script, *words[: words[:1] == ["step"]], "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    for word in words:
+        if word.startswith("--"):
+            assert word.split("=")[0] in text
