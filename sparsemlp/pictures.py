@@ -1,16 +1,21 @@
-"""Pictures of one run, drawn from the files of its folder and nothing else."""
+"""Pictures of one run, drawn from the files of its folder and nothing else.
+
+Matplotlib is imported by the functions that draw: a run needs it at its end alone, and its import
+would delay the first step of every run.
+"""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from sparsemlp.files import write_whole
 from sparsemlp.history import History
 from sparsemlp.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
@@ -37,11 +42,14 @@ def draw(folder: RunFolder, title: str) -> None:
             _save(_masks(activity, n_steps, title), folder.masks)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: "Figure", path: Path) -> None:
     write_whole(path, lambda file: figure.savefig(file, format="png", dpi=120))
 
 
-def _curves(records: list[dict[str, Any]], title: str) -> Figure:
+def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(11, 7), layout="constrained")
     figure.suptitle(title)
     (accuracy, loss), (masks, rate) = figure.subplots(2, 2, sharex=True)
@@ -49,7 +57,7 @@ def _curves(records: list[dict[str, Any]], title: str) -> Figure:
     epochs = columns["epoch"]
     marker = "." if len(epochs) < 30 else None
 
-    def line(axes: Axes, key: str, label: str, color: str, style: str = "-") -> None:
+    def line(axes: "Axes", key: str, label: str, color: str, style: str = "-") -> None:
         axes.plot(epochs, columns[key], style, color=color, label=label, marker=marker)
 
     line(accuracy, "test_top1", "test top-1", _BLUE)
@@ -84,8 +92,10 @@ def _curves(records: list[dict[str, Any]], title: str) -> Figure:
     return figure
 
 
-def _masks(activity: dict[str, np.ndarray], n_steps: int, title: str) -> Figure:
+def _masks(activity: dict[str, np.ndarray], n_steps: int, title: str) -> "Figure":
     """Heat maps of `[out, in]` orientation: a row of maps a block, a column a layer kind."""
+    from matplotlib.figure import Figure
+
     blocks = list(dict.fromkeys(path.split("/")[0] for path in activity))
     kinds = sorted(
         {path.split("/")[1] for path in activity}, key=lambda kind: (kind != "XPatch", kind)

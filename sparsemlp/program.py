@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
@@ -98,5 +99,5 @@ def data_digest(dataset: ImageDataset) -> str:
         dataset.test_images,
         dataset.test_labels,
     ):
-        digest = zlib.crc32(memoryview(array).cast("B"), digest)
+        digest = zlib.crc32(np.ascontiguousarray(array), digest)
     return f"{digest:08x}"

@@ -1,0 +1,221 @@
+"""Plans: which parameter gets which rule, and the masks that follow from it."""
+
+import itertools
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsemlp import (
+    ActivationPruning,
+    BlockMask,
+    BlockMasking,
+    ResMLP,
+    SparseDense,
+    check_plan,
+    flatten_masks,
+    select_blocks,
+    select_masks,
+)
+from sparsemlp.errors import InputError
+from sparsemlp.plan import block_counts, masking_for, rules_for
+
+SMALL, LARGE, OTHER = (BlockMasking((1, 1), 0.5), BlockMasking((2, 2), 0.5), BlockMasking((2, 1), 0.2))
+PATH = ("block_0", "XPatch", "kernel")
+
+
+@pytest.fixture(scope="module")
+def params() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+
+    def linear(n_in: int, n_out: int) -> dict[str, jax.Array]:
+        kernel = jnp.asarray(rng.normal(size=(n_in, n_out)), jnp.float32)
+        return {"kernel": kernel, "bias": jnp.zeros(n_out)}
+
+    def block() -> dict[str, Any]:
+        return {"XPatch": linear(4, 4), "XChannel1": linear(4, 8), "norm": {"scale": jnp.ones(4)}}
+
+    return {"block_0": block(), "block_1": block(), "head": linear(4, 2)}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["block_0/XPatch/kernel", "*/XPatch/kernel", "block_?/XPatch/kernel", "*XPatch*", "block_0/*"],
+)
+def test_a_pattern_matches_a_whole_path_and_a_star_spans_slashes(pattern):
+    assert masking_for({pattern: SMALL}, PATH) == SMALL
+    assert masking_for({pattern: SMALL}, ("body", "head", "kernel")) is None
+
+
+@pytest.mark.parametrize("pattern", ["XPatch/kernel", "block_0/XPatch", "*/xpatch/kernel"])
+def test_a_part_of_a_path_or_another_case_does_not_match(pattern):
+    assert masking_for({pattern: SMALL}, PATH) is None
+
+
+def test_the_most_specific_pattern_decides_in_whatever_order_the_plan_is_written():
+    rules = {"*/kernel": SMALL, "*/XPatch/kernel": LARGE, "block_0/XPatch/kernel": OTHER}
+    for order in itertools.permutations(rules.items()):
+        plan = dict(order)
+        assert masking_for(plan, PATH) == OTHER
+        assert masking_for(plan, ("block_1", "XPatch", "kernel")) == LARGE
+        assert masking_for(plan, ("block_1", "XChannel1", "kernel")) == SMALL
+
+
+def test_equally_specific_patterns_that_disagree_are_an_error_that_names_both():
+    clash = {"*_0/XPatch/kernel": SMALL, "b*0/XPatch/kernel": LARGE}
+    for order in itertools.permutations(clash.items()):
+        with pytest.raises(InputError) as caught:
+            masking_for(dict(order), PATH)
+        for part in (*clash, "block_0/XPatch/kernel", "BlockMasking", "equally specific"):
+            assert part in str(caught.value)
+
+
+def test_equally_specific_patterns_that_agree_are_no_error():
+    plan = {"*_0/XPatch/kernel": SMALL, "b*0/XPatch/kernel": SMALL}
+    assert masking_for(plan, PATH) == SMALL
+
+
+def test_rules_of_different_kinds_stand_side_by_side():
+    pruning = ActivationPruning((1, 1), 0.5)
+    together = rules_for({"*/kernel": (SMALL, pruning), "*/XPatch/kernel": LARGE}, PATH)
+    assert together == {BlockMasking: LARGE, ActivationPruning: pruning}
+
+
+def test_masks_are_the_masked_part_of_the_parameters(params):
+    plan = {"*/XPatch/kernel": LARGE, "block_1/XChannel1/kernel": OTHER}
+    masks = select_masks(params, plan)
+    assert set(flatten_masks(masks)) == {
+        "block_0/XPatch/kernel",
+        "block_1/XPatch/kernel",
+        "block_1/XChannel1/kernel",
+    }
+    for path, mask in flatten_masks(masks).items():
+        rule = LARGE if "XPatch" in path else OTHER
+        kernel = params
+        nested: Any = masks
+        for key in path.split("/"):
+            kernel, nested = kernel[key], nested[key]
+        assert isinstance(nested, BlockMask)
+        assert mask.kernel_shape == kernel.shape
+        np.testing.assert_array_equal(
+            mask.kept, select_blocks(kernel, rule.block, rule.ratio).kept, err_msg=path
+        )
+
+
+def test_the_score_of_a_rule_ranks_its_blocks(params):
+    def smallest(blocks: jax.Array) -> jax.Array:
+        return -jnp.max(jnp.abs(blocks), axis=(-2, -1))
+
+    rule = BlockMasking((1, 1), 0.75, score=smallest)
+    mask = flatten_masks(select_masks(params, {"head/kernel": rule}))["head/kernel"]
+    magnitudes = np.abs(np.asarray(params["head"]["kernel"]))
+    kept = np.asarray(mask.dense())
+    assert magnitudes[kept].max() <= magnitudes[~kept].min()
+
+
+def test_ratio_zero_and_an_empty_plan_give_no_mask(params):
+    dense = BlockMasking((2, 2), 0.0)
+    assert select_masks(params, {}) == {}
+    assert select_masks(params, {"*/XPatch/kernel": dense}) == {}
+    plan = {"*/XPatch/kernel": LARGE, "block_0/XPatch/kernel": dense}
+    assert set(flatten_masks(select_masks(params, plan))) == {"block_1/XPatch/kernel"}
+
+
+def test_masks_are_selected_inside_one_compiled_step(params):
+    plan = {"*/XPatch/kernel": LARGE}
+    traces = []
+
+    @jax.jit
+    def kept(params: dict[str, Any]) -> dict[str, jax.Array]:
+        traces.append(params)
+        return {path: mask.kept for path, mask in flatten_masks(select_masks(params, plan)).items()}
+
+    moved = jax.tree.map(lambda leaf: jnp.flip(leaf, axis=0), params)
+    assert {k: v.tolist() for k, v in kept(params).items()} != {
+        k: v.tolist() for k, v in kept(moved).items()
+    }
+    assert len(traces) == 1
+
+
+def test_a_pattern_that_matches_nothing_lists_the_kernels(params):
+    with pytest.raises(InputError) as caught:
+        select_masks(params, {"*/XPatch/kernel": SMALL, "*/XPach/kernel": SMALL})
+    message = str(caught.value)
+    assert "'*/XPach/kernel' matches no parameter" in message
+    for block in ("block_0", "block_1"):
+        assert f"{block}/XPatch/kernel" in message
+        assert f"{block}/XChannel1/kernel" in message
+    assert "head/kernel" in message
+    assert "bias" not in message
+    assert "scale" not in message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "victim"),
+    [("*/XPatch/*", "block_0/XPatch/bias"), ("block_1/norm/scale", "block_1/norm/scale")],
+)
+def test_a_pattern_that_matches_no_kernel_names_the_parameter_and_the_way_out(
+    params, pattern, victim
+):
+    with pytest.raises(InputError) as caught:
+        check_plan(params, {pattern: SMALL})
+    for part in (repr(pattern), victim, "kernels [in, out]", "end the pattern in /kernel"):
+        assert part in str(caught.value)
+
+
+def test_a_block_that_does_not_divide_names_the_layer(params):
+    plan = {"*/XPatch/kernel": LARGE, "*/XChannel1/kernel": BlockMasking((3, 2), 0.5)}
+    with pytest.raises(InputError) as caught:
+        select_masks(params, plan)
+    for part in ("block 3x2", "block_0/XChannel1/kernel", "8x4", "out 8 % 3 != 0", "2x2 or 4x2"):
+        assert part in str(caught.value)
+
+
+def test_a_plan_is_checked_against_shapes_alone(params):
+    shapes = jax.eval_shape(lambda: params)
+    check_plan(shapes, {"*/XPatch/kernel": LARGE})
+    with pytest.raises(InputError, match="block_0/XPatch/kernel"):
+        check_plan(shapes, {"*/XPatch/kernel": BlockMasking((3, 3), 0.5)})
+
+
+def test_block_counts_follow_the_order_of_the_masks(params):
+    plan = {"*/XPatch/kernel": LARGE, "*/XChannel1/kernel": OTHER}
+    counts, masks = block_counts(params, plan), flatten_masks(select_masks(params, plan))
+    assert list(counts) == list(masks)
+    assert list(counts.values()) == [mask.n_blocks for mask in masks.values()]
+
+
+def test_a_plan_for_a_resmlp_also_works_where_it_is_part_of_a_larger_model():
+    plan = {"*/XPatch/kernel": LARGE, "*/XChannel2/kernel": OTHER}
+
+    class Larger(nn.Module):
+        @nn.compact
+        def __call__(self, images: jax.Array) -> jax.Array:
+            tiny = ResMLP(8, 4, 3, dim=4, depth=2, expansion=2, plan=plan, name="body")
+            return SparseDense(2, plan={"last/kernel": SMALL}, name="last")(tiny(images))
+
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(2, 8, 8, 3)), jnp.float32)
+    model = Larger()
+    params = jax.jit(model.init)(jax.random.key(0), images)["params"]
+    masks = select_masks(params, {**plan, "last/kernel": SMALL})
+    assert set(masks) == {"body", "last"}
+    assert set(masks["body"]) == {"block_0", "block_1"}
+    assert set(masks["body"]["block_0"]) == {"XPatch", "XChannel2"}
+
+    masked = jax.tree.map(jnp.copy, params)
+    for path, mask in flatten_masks(masks).items():
+        node = masked
+        *parents, last = path.split("/")
+        for key in parents:
+            node = node[key]
+        node[last] = node[last] * mask.dense()
+    apply = jax.jit(model.apply)
+    actual = apply({"params": params, "masks": masks}, images)
+    # The same products of the same numbers, a few of them, of magnitude below 1.
+    tolerance = 8 * np.finfo(np.float32).eps * math.sqrt(48)
+    np.testing.assert_allclose(actual, apply({"params": masked}, images), atol=tolerance)
+    assert not np.allclose(actual, apply({"params": params}, images), atol=tolerance)

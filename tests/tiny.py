@@ -1,0 +1,180 @@
+"""A model and a data set so small that a whole training run takes seconds.
+
+A module that trains takes `compilation_cache = tiny.compilation_cache`: what one of them compiled
+the others read from a folder of this test session.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+from sparsemlp.checkpoint import Checkpoints, Restored
+from sparsemlp.command_line import main
+from sparsemlp.config import Config, from_json
+from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.data.dataset import channel_statistics
+from sparsemlp.program import build_program
+from sparsemlp.progress import Reporter
+from sparsemlp.settings import Settings, resolve
+from sparsemlp.train_state import initial_state
+
+N_TRAIN, N_TEST, N_CLASSES, BATCH = 44, 20, 10, 8
+STEPS_PER_EPOCH = 6
+BLOCK, RATIO = (2, 4), 0.5
+
+MODEL: dict[str, Any] = {"dim": 8, "depth": 1, "expansion": 2, "batch_size": BATCH}
+MASKING: dict[str, Any] = {"block": "2x4", "ratio": RATIO}
+PLAIN: dict[str, Any] = {
+    "mixup": 0.0,
+    "cutmix": 0.0,
+    "flip": 0.0,
+    "crop_padding": 0,
+    "label_smoothing": 0.0,
+}
+RUN = MODEL | MASKING | {"epochs": 3, "mask_start_epoch": 1, "cutmix": 0.0}
+
+
+def arrays(seed: int = 0, n_train: int = N_TRAIN, n_test: int = N_TEST) -> dict[str, np.ndarray]:
+    """The four arrays of a data set of 8x8 noise whose brightness tells the class."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for split, n_images in (("train", n_train), ("test", n_test)):
+        labels = np.arange(n_images) % N_CLASSES
+        noise = rng.integers(0, 100, (n_images, 8, 8, 3))
+        made[f"{split}_images"] = (noise + 15 * labels[:, None, None, None]).astype(np.uint8)
+        made[f"{split}_labels"] = labels.astype(np.int32)
+    return made
+
+
+def dataset(seed: int = 0, n_train: int = N_TRAIN, n_test: int = N_TEST) -> ImageDataset:
+    """The data set of `arrays`, loaded."""
+    made = arrays(seed, n_train, n_test)
+    mean, std = channel_statistics(made["train_images"])
+    return ImageDataset("tiny", "tiny.npz", **made, n_classes=N_CLASSES, mean=mean, std=std)
+
+
+def write_npz(path: Path, **changes: Any) -> Path:
+    """Writes the data set of `arrays` with some arrays changed; None leaves one out."""
+    made = {name: array for name, array in (arrays() | changes).items() if array is not None}
+    np.savez(path, **made)
+    return path
+
+
+def settings(**changes: Any) -> Settings:
+    """Settings of a masked tiny model."""
+    return resolve(Config(**(MODEL | MASKING | changes)), "tiny")
+
+
+def flags(**values: Any) -> list[str]:
+    """Options as they stand on a command line."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+
+
+def start(data: Path, out: Path, *more: str, **changes: Any) -> int:
+    """Runs the training program in this process, as `sys.exit` would end it."""
+    return command(*flags(**(RUN | changes)), f"--dataset={data}", f"--out={out}", *more)
+
+
+def resume(out: Path, *more: str) -> int:
+    """Resumes a run in this process."""
+    return command(f"--resume={out}", *more)
+
+
+def command(*arguments: str) -> int:
+    """The exit code of a command line; its warnings are printed, as in a program of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        try:
+            return main("A test.", arguments)
+        except SystemExit as ended:
+            assert isinstance(ended.code, int)
+            return ended.code
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], Any]) -> None:
+    """Does something after that step of a run, which then reports after every step."""
+
+    def steps(self: Reporter, *, done: int, **_: Any) -> None:
+        if done == step:
+            act()
+
+    monkeypatch.setattr(Reporter, "steps", steps)
+    monkeypatch.setattr("sparsemlp.run._CHUNK_SECONDS", 0.0)
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl` without what a clock says; NaN is no JSON here."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line, parse_constant=refuse) for line in lines]
+    timed = ("seconds", "images_per_second")
+    return [{key: value for key, value in r.items() if key not in timed} for r in found]
+
+
+def last_state(out: Path) -> Restored:
+    """The newest checkpoint of a run."""
+    config = from_json((out / "config.json").read_text(), out)
+    data = load_dataset(config.dataset)
+    program = build_program(resolve(config, data.name), data)
+    with Checkpoints(out / "checkpoints") as checkpoints:
+        return checkpoints.restore(jax.eval_shape(lambda: initial_state(program)))
+
+
+def assert_same_bits(actual: Any, expected: Any) -> None:
+    """Raises AssertionError unless two pytrees of arrays are equal in structure and every bit."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for (path, a), b in zip(
+        jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True
+    ):
+        assert a.dtype == b.dtype, path
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), path
+
+
+def assert_same_outcome(actual: Path, expected: Path) -> None:
+    """Raises AssertionError unless two finished runs agree in all but times."""
+    assert records(actual) == records(expected)
+    a, b = last_state(actual), last_state(expected)
+    assert a.step == b.step
+    assert_same_bits(a.state, b.state)
+    with (
+        np.load(actual / "mask_activity.npz") as one,
+        np.load(expected / "mask_activity.npz") as other,
+    ):
+        assert {n: one[n].tolist() for n in one} == {n: other[n].tolist() for n in other}
+    summaries = [json.loads((out / "summary.json").read_text()) for out in (actual, expected)]
+    for summary in summaries:
+        del summary["seconds"]
+    assert summaries[0] == summaries[1]
+
+
+def compilation_folder(factory: pytest.TempPathFactory) -> Path:
+    """Where this test session keeps what it compiled."""
+    return factory.getbasetemp() / "compiled"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps compiled programs on the disk while the tests of a module run."""
+    values = {
+        "jax_compilation_cache_dir": str(compilation_folder(tmp_path_factory)),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in values}
+    for name, value in values.items():
+        jax.config.update(name, value)
+    reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    reset_cache()
