@@ -7,6 +7,7 @@ of the signal after an interruption.
 import contextlib
 import dataclasses
 import datetime
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from rich.console import Console
 from sparsemlp.config import Config, from_json, open_default, to_json
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import InputError, SaveError
-from sparsemlp.files import write_json, write_whole
+from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.interruption import Interruption, deferred_signals
 from sparsemlp.progress import Reporter
 from sparsemlp.run import NotFiniteError, Run
@@ -52,9 +53,9 @@ def main(description: str | None, arguments: Sequence[str] | None = None) -> int
     Returns:
       The exit code.
     """
-    warnings.showwarning = _show_warning
     try:
-        with deferred_signals() as interruption:
+        with warnings.catch_warnings(), deferred_signals() as interruption:
+            warnings.showwarning = _show_warning
             return _run(_parse(description, arguments), interruption)
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -62,6 +63,9 @@ def main(description: str | None, arguments: Sequence[str] | None = None) -> int
     except NotFiniteError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 3
+    except KeyboardInterrupt:
+        print("stopped at once, without saving", file=sys.stderr)
+        return 130
 
 
 def _parse(description: str | None, arguments: Sequence[str] | None) -> Arguments:
@@ -88,47 +92,36 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
 
 
 def _run(arguments: Arguments, interruption: Interruption) -> int:
-    config = arguments.run
+    config, resumed = arguments.run, arguments.resume
     resolve(config, config.dataset)
     console = Console(highlight=False)
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         dataset = load_dataset(config.dataset, config.data_dir)
     settings = resolve(_located(config, dataset), dataset.name)
-    resume = arguments.resume is not None
-    folder = RunFolder(arguments.resume or arguments.out or _default_folder(settings, dataset))
-    title = f"{describe_masking(settings)}, {dataset.source}, seed {settings.seed}"
-    run = Run(settings, dataset, folder, f"ResMLP {title}")
-    if not resume:
+    folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
+    environment = describe_environment()
+    if resumed is None:
+        earlier = []
+    else:
+        before = folder.read_environment()
+        earlier = [*before.pop("earlier", []), before]
+        dataset = dataclasses.replace(dataset, notice=dataset.notice or before.get("notice"))
+    title = f"ResMLP {describe_masking(settings)}, {dataset.source}, seed {settings.seed}"
+    run = Run(settings, dataset, folder, title)
+    if interruption.signal is not None:
+        print(f"interrupted by {interruption.name} before the start", file=sys.stderr)
+        return 128 + interruption.signal
+    if resumed is None:
         folder.create()
     write_whole(folder.config, lambda file: file.write(to_json(settings).encode()))
-    environment = describe_environment()
-    about = {"dataset": dataset.source, "notice": dataset.notice}
-    write_json(folder.environment, {**environment, **about})
+    data: Record = {"dataset": dataset.source, "notice": dataset.notice}
+    write_json(folder.environment, environment | data | {"earlier": earlier})
     with Reporter(settings.epochs, console) as reporter:
-        if dataset.notice is not None:
-            reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
-        reporter.say(
-            f"data    {dataset.source}: {len(dataset.train_labels):,} training and "
-            f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes"
-        )
-        reporter.say(
-            f"model   ResMLP, {run.parameters:,} parameters, {describe_masking(settings)}"
-            + (
-                f", density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
-                if run.density < 1
-                else ""
-            )
-        )
-        reporter.say(
-            f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "
-            f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
-            f"{environment['devices']} x {environment['device']}"
-        )
-        reporter.say(f"folder  {folder.path}")
-        summary = run.train(reporter, interruption, resume=resume)
+        _announce(reporter, run, environment)
+        summary = run.train(reporter, interruption, resume=resumed is not None)
         if summary is None:
             reporter.say(f"interrupted by {interruption.name}; all is saved, go on with:")
-            reporter.say(f"  python {sys.argv[0]} --resume {folder.path}")
+            reporter.say("  " + shlex.join(["python", sys.argv[0], "--resume", str(folder.path)]))
             return 128 + (interruption.signal or 0)
         reporter.say(
             f"done    test top-1 {summary['test_top1']:.2%} (best "
@@ -136,6 +129,26 @@ def _run(arguments: Arguments, interruption: Interruption) -> int:
             f"{dataset.source}; pictures and numbers in {folder.path}"
         )
     return 0
+
+
+def _announce(reporter: Reporter, run: Run, environment: Record) -> None:
+    settings, dataset = run.settings, run.dataset
+    if dataset.notice is not None:
+        reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
+    reporter.say(
+        f"data    {dataset.source}: {len(dataset.train_labels):,} training and "
+        f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes"
+    )
+    masking = describe_masking(settings)
+    if run.density < 1:
+        masking += f", density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
+    reporter.say(f"model   ResMLP, {run.parameters:,} parameters, {masking}")
+    reporter.say(
+        f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "
+        f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
+        f"{environment['devices']} x {environment['device']}"
+    )
+    reporter.say(f"folder  {run.folder.path}")
 
 
 def _located(config: Config, dataset: ImageDataset) -> Config:

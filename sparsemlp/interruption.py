@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
 
@@ -34,6 +35,11 @@ def deferred_signals() -> Iterator[Interruption]:
         interruption.signal = number
         for each, handler in before.items():
             signal.signal(each, handler)
+        print(
+            f"{interruption.name}: finishing the steps under way, then saving; a second signal "
+            "stops at once",
+            file=sys.stderr,
+        )
 
     for number in numbers:
         signal.signal(number, note)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -62,6 +63,14 @@ class RunFolder:
                 f"{self.path} is no run folder: it has no {self.config.name}; --resume takes the "
                 "folder that an earlier run printed at its start"
             )
+
+    def read_environment(self) -> Record:
+        """What `environment.json` says, empty if it is lost or damaged."""
+        with contextlib.suppress(OSError, ValueError):
+            environment = json.loads(self.environment.read_text())
+            if isinstance(environment, dict):
+                return environment
+        return {}
 
 
 def describe_environment() -> Record:
