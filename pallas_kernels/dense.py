@@ -21,7 +21,7 @@ def _dot(
 
 
 def _sum_dtype(a: Array) -> jnp.dtype:
-    return jnp.promote_types(a.dtype, jnp.float32)
+    return jnp.dtype(jnp.float32) if a.dtype.itemsize < 4 else a.dtype
 
 
 def product(

@@ -6,6 +6,7 @@ kernel is `(cols, rows)`, and the block grid of a kernel is `[in / cols, out / r
 """
 
 import math
+import numbers
 import re
 
 from sparsemlp.errors import InputError
@@ -36,13 +37,17 @@ def format_block(block: Block) -> str:
 
 def check_block(block: Block) -> None:
     """Raises InputError unless `block` is two positive integers."""
-    if len(block) != 2 or not all(isinstance(side, int) and side > 0 for side in block):
+    if (
+        not isinstance(block, tuple)
+        or len(block) != 2
+        or not all(isinstance(side, numbers.Integral) and side > 0 for side in block)
+    ):
         raise InputError(f"block {block!r} is not (rows, cols): two positive integers")
 
 
 def check_ratio(ratio: float) -> None:
     """Raises InputError unless `0 <= ratio < 1`."""
-    if not 0 <= ratio < 1:
+    if not isinstance(ratio, numbers.Real) or not 0 <= ratio < 1:
         raise InputError(
             f"ratio {ratio!r} is outside [0, 1): it is the fraction of blocks to drop, 0 for dense"
         )

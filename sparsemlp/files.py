@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -46,8 +47,26 @@ def write_json(path: Path, value: Record) -> None:
     Raises:
       SaveError: as `write_whole`.
     """
-    text = json.dumps(value, indent=2) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
+    data = encode(value, indent=2) + b"\n"
+    write_whole(path, lambda file: file.write(data))
+
+
+def encode(value: Record, indent: int | None = None) -> bytes:
+    """A record as strict JSON, so that any reader takes it.
+
+    A float that is not finite becomes the string `"NaN"`, `"Infinity"` or `"-Infinity"`.
+    """
+    return json.dumps(_with_strings(value), indent=indent, allow_nan=False).encode()
+
+
+def _with_strings(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_strings(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_strings(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def sync(path: Path) -> None:

@@ -1,7 +1,6 @@
 """The records of a run, one JSON line each: `metrics.jsonl`.
 
-Strict JSON, so that any reader takes it: a float that is not finite is written as the string
-`"NaN"`, `"Infinity"` or `"-Infinity"` and read back as a float.
+A float that is not finite is written as `files.encode` does and read back as a float.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsemlp.errors import InputError, SaveError
-from sparsemlp.files import Record, sync, write_whole
+from sparsemlp.files import Record, encode, sync, write_whole
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -45,7 +44,7 @@ class History:
                 n_complete_bytes = file.read().rfind(b"\n") + 1
                 file.truncate(n_complete_bytes)
                 try:
-                    _write_durably(file.fileno(), _encode(record))
+                    _write_durably(file.fileno(), encode(record) + b"\n")
                 except OSError:
                     with contextlib.suppress(OSError):
                         file.truncate(n_complete_bytes)
@@ -93,7 +92,7 @@ class History:
                 raise self._input_error(number, f"epoch is {at!r}, not an integer")
             if at <= epoch:
                 kept[at] = record
-        lines = b"".join(_encode(record) for record in kept.values())
+        lines = b"".join(encode(record) + b"\n" for record in kept.values())
         write_whole(self._path, lambda file: file.write(lines))
 
     def _decode(self, line: bytes, number: int) -> Record:
@@ -113,20 +112,6 @@ def _write_durably(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
     os.fsync(descriptor)
-
-
-def _encode(record: Record) -> bytes:
-    return json.dumps(_with_strings(record), allow_nan=False).encode() + b"\n"
-
-
-def _with_strings(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_strings(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_strings(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def _with_floats(value: Any) -> Any:

@@ -16,7 +16,7 @@ from sparsemlp.blocks import Block, block_grid
     data_fields=("kept",),
     meta_fields=("kernel_shape", "block"),
 )
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class BlockMask:
     """The kept blocks of a kernel `[in, out]`, a pytree.
 

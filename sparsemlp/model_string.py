@@ -4,7 +4,7 @@
 
 `ResMLP` and its depth, then one clause a layer kind, each ended by `;`. A kind is `XPatch` or
 `XChannel`; `XChannel1` and `XChannel2` are the expanding and the contracting linear alone, and
-outrank `XChannel`. A rule is one of
+outrank a rule of the same sort for `XChannel`. A rule is one of
 
     masked RATIO (ROWS, COLS)                              BlockMasking
     sparse RATIO (ROWS, COLS)                              ActivationPruning
@@ -30,7 +30,9 @@ LAYER_PATTERNS = {
 }
 """Plan pattern of each layer kind, general ones before the ones that outrank them."""
 
-_TOKEN = re.compile(r"\s*(?:(?P<number>\d+\.?\d*|\.\d+)|(?P<word>[A-Za-z_]+)|(?P<sign>[^\s\w]))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[A-Za-z_]+)|(?P<sign>[^\s\w]))"
+)
 
 
 def parse_model(
@@ -99,7 +101,10 @@ class _Parser:
 
     def model(self) -> tuple[int, Plan]:
         self.take("word", "ResMLP and a depth, as ResMLP5", text="ResMLP")
+        start = self.tokens[self.next].start
         depth = self.integer("the depth, as in ResMLP5")
+        if not depth:
+            self.fail("a ResMLP has a depth of at least 1", start)
         found: dict[str, Rule] = {}
         if not self.at("end"):
             self.take("sign", "@ between the model and its rules", text="@")
@@ -144,12 +149,10 @@ class _Parser:
         window = self.pair("the window, as (2, 2)")
         if self.at("sign", "("):
             self.pair("a second window, as (1, 1)")
-        words = []
-        while self.at("word") and len(words) < 2:
-            words.append(self.take("word", "a word").text)
-        if self.at("number"):
-            self.take("number", "a number")
-        return ActivationPooling(window, *words[:1])
+        for kind in ("word", "word", "number"):
+            if self.at(kind):
+                self.take(kind, f"a {kind}")
+        return ActivationPooling(window)
 
     def pair(self, expected: str) -> tuple[int, int]:
         start = self.take("sign", expected, text="(").start

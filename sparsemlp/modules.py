@@ -10,6 +10,7 @@ from flax.core import FrozenDict
 from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
+from sparsemlp.errors import InputError
 from sparsemlp.linear import sparse_linear
 from sparsemlp.plan import Plan, rules_for
 from sparsemlp.rules import BlockMasking, check_built
@@ -127,7 +128,13 @@ class StochasticDepth(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "batch ..."], *, train: bool) -> Float[Array, "batch ..."]:
-        """Maps `[batch, ...]` to the same shape; the identity unless `train`."""
+        """Maps `[batch, ...]` to the same shape; the identity unless `train`.
+
+        Raises:
+          InputError: the rate is outside `[0, 1)`.
+        """
+        if not 0 <= self.rate < 1:
+            raise InputError(f"drop path rate {self.rate} is outside [0, 1): 0 turns it off")
         if not train or self.rate == 0:
             return x
         shape = (x.shape[0],) + (1,) * (x.ndim - 1)

@@ -35,22 +35,24 @@ def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
       InputError: two equally specific patterns give the parameter different rules of one kind.
     """
     joined = "/".join(path)
-    deciding: dict[type, str] = {}
-    found: dict[type, Rule] = {}
-    matching = [pattern for pattern in plan if fnmatch.fnmatchcase(joined, pattern)]
-    for pattern in sorted(matching, key=_specificity):
-        rules = plan[pattern]
-        for rule in rules if isinstance(rules, tuple) else (rules,):
-            kind = type(rule)
-            before = deciding.get(kind, "")
-            if _specificity(before) == _specificity(pattern) and found[kind] != rule:
-                raise InputError(
-                    f"plan patterns {before!r} and {pattern!r} are equally specific and give "
-                    f"{joined} different rules of the kind {kind.__name__}: remove one"
-                )
-            deciding[kind] = pattern
-            found[kind] = rule
-    return found
+    candidates: dict[type, list[tuple[str, Rule]]] = {}
+    for pattern, rules in plan.items():
+        if fnmatch.fnmatchcase(joined, pattern):
+            for rule in rules if isinstance(rules, tuple) else (rules,):
+                candidates.setdefault(type(rule), []).append((pattern, rule))
+    return {kind: _most_specific(joined, found) for kind, found in candidates.items()}
+
+
+def _most_specific(path: str, candidates: list[tuple[str, Rule]]) -> Rule:
+    highest = max(_specificity(pattern) for pattern, _ in candidates)
+    (first, rule), *others = [c for c in candidates if _specificity(c[0]) == highest]
+    for pattern, other in others:
+        if other != rule:
+            raise InputError(
+                f"plan patterns {first!r} and {pattern!r} are equally specific and give {path} "
+                f"different rules of the kind {type(rule).__name__}: remove one"
+            )
+    return rule
 
 
 def _specificity(pattern: str) -> int:

@@ -131,7 +131,10 @@ class ResMLP(nn.Module):
                 f"images of shape {images.shape[1:]} do not fit this model: it takes {expected}; "
                 "set image_size and channels"
             )
-        x = nn.Dense(self.dim, dtype=self.dtype, kernel_init=_EMBED_INIT, name="embed")(
+        linear = functools.partial(
+            SparseDense, plan=self.plan, engine=self.engine, dtype=self.dtype
+        )
+        x = linear(self.dim, kernel_init=_EMBED_INIT, name="embed")(
             patches(images, self.patch_size)
         )
         for index in range(self.depth):
@@ -146,9 +149,7 @@ class ResMLP(nn.Module):
             )(x, train=train)
         x = Affine(self.dtype, name="norm")(x)
         x = jnp.mean(x, axis=-2)
-        logits = nn.Dense(self.n_classes, dtype=self.dtype, kernel_init=_LINEAR_INIT, name="head")(
-            x
-        )
+        logits = linear(self.n_classes, kernel_init=_LINEAR_INIT, name="head")(x)
         (logits,) = promote_dtype(logits, dtype=jnp.float32)
         return logits
 
@@ -167,9 +168,11 @@ def patches(
       row in the patch, column in the patch, channel.
 
     Raises:
-      InputError: the patch does not divide the image.
+      InputError: the patch is empty or does not divide the image.
     """
     batch, height, width, channels = images.shape
+    if patch_size < 1:
+        raise InputError(f"patch size {patch_size} is no number of pixels: it must be at least 1")
     if height % patch_size or width % patch_size:
         raise InputError(
             f"patch size {patch_size} does not divide the image {height}x{width}: "

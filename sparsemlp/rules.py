@@ -73,14 +73,16 @@ class ActivationPooling:
 
     Attributes:
       window: `(tokens, features)` that one pooled value stands for.
-      mode: how a window is pooled.
+      mode: how a window is pooled: `mean`.
     """
 
     window: tuple[int, int]
-    mode: str = "mean"
+    mode: Literal["mean"] = "mean"
 
     def __post_init__(self) -> None:
         check_block(self.window)
+        if self.mode != "mean":
+            raise InputError(f"pooling mode {self.mode!r} is unknown: choose mean")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +104,10 @@ class GradientPruning:
     def __post_init__(self) -> None:
         if not 0 < self.n <= self.m:
             raise InputError(f"gradient rule {self.n}:{self.m} is not N:M with 0 < N <= M")
+        if self.method not in ("random", "magnitude", "rescaled"):
+            raise InputError(
+                f"gradient method {self.method!r} is unknown: choose random, magnitude or rescaled"
+            )
 
 
 Rule = BlockMasking | ActivationPruning | ActivationPooling | GradientPruning

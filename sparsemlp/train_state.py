@@ -48,7 +48,7 @@ class Program:
     data_fields=("step", "params", "optimizer", "totals", "activity", "last_kept"),
     meta_fields=(),
 )
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TrainState:
     """The state of a run, one pytree: all that a resumed run needs.
 

@@ -22,7 +22,7 @@ from sparsemlp.train_state import Program, TrainState, stream_key
     data_fields=("top1", "top5", "dropped_norm", "kept"),
     meta_fields=(),
 )
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """What one evaluation found.
 

@@ -1,6 +1,14 @@
 """Settings that every test shares."""
 
+import os
+
+# On a GPU: the same bits in every run, and room for the subprocesses of some tests.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true"
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 import jax
+import jaxtyping
+import pytest
 from jaxtyping import install_import_hook
 
 # A GPU would otherwise multiply float32 in TF32, below the tolerances that the tests derive.
@@ -8,3 +16,9 @@ jax.config.update("jax_default_matmul_precision", "highest")
 
 # Array annotations of the library are checked at run time, in the tests only.
 install_import_hook(["sparsemlp", "pallas_kernels"], "beartype.beartype")
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets values of a wrong type or shape reach the library, as they do outside the tests."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

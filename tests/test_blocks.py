@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import pytest
 
 from sparsemlp.blocks import (
@@ -43,9 +42,8 @@ def test_a_malformed_block_is_named_with_the_form_and_an_example(text):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("block", [(0, 1), (1, 0), (-2, 2), (1, 2, 3), (1.5, 2)])
-def test_a_block_is_two_positive_integers(block, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+@pytest.mark.parametrize("block", [(0, 1), (1, 0), (-2, 2), (1, 2, 3), (1.5, 2), 32])
+def test_a_block_is_two_positive_integers(block, unchecked):
     with pytest.raises(InputError) as caught:
         check_block(block)
     assert repr(block) in str(caught.value)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -24,12 +23,6 @@ from sparsemlp.errors import InputError
 IN, OUT, CHANNELS, BLOCK, RATIO = 6, 8, 3, (4, 2), 0.6
 MODES = ["masked", "dense", "straight_through"]
 AXES = pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Lets values of a wrong type or shape reach the library, as they do outside the tests."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 class Problem:
@@ -61,9 +54,8 @@ def value_and_gradients(x, kernel, bias, mask, dy, axis, backward):
     def call(x, kernel, bias):
         return sparse_linear(x, kernel, bias, axis=axis, mask=mask, backward=backward)
 
-    with jax.numpy_dtype_promotion("strict"):
-        y, pull = jax.vjp(call, x, kernel, bias)
-        return y, *pull(dy)
+    y, pull = jax.vjp(call, x, kernel, bias)
+    return y, *pull(dy)
 
 
 def products(x, kernel, bias, dy, mask, backward) -> tuple[np.ndarray, ...]:
@@ -104,7 +96,7 @@ def test_value_and_gradients_are_the_products_of_the_table(axis, backward, with_
             assert got.dtype == dtype
             assert got.shape == want.shape
             error = np.abs(np.asarray(got).astype(np.float64) - want)
-            assert np.all(error <= rounding * magnitude), "y dx dw db".split()[index]
+            assert np.all(error <= rounding * magnitude), ("y", "dx", "dw", "db")[index]
 
 
 @AXES
@@ -141,9 +133,9 @@ def test_only_masked_gives_dropped_weights_a_gradient_of_exactly_zero(axis):
     dropped = ~np.asarray(problem.mask.dense())
     for backward in MODES:
         x, dy = turned(problem.x, axis), turned(problem.dy, axis)
-        dw = value_and_gradients(
-            x, problem.kernel, problem.bias, problem.mask, dy, axis, backward
-        )[2]
+        dw = value_and_gradients(x, problem.kernel, problem.bias, problem.mask, dy, axis, backward)[
+            2
+        ]
         assert np.all(np.asarray(dw)[~dropped] != 0)
         if backward == "masked":
             np.testing.assert_array_equal(np.asarray(dw)[dropped], 0.0)
@@ -214,6 +206,7 @@ def test_tokens_are_features_transposed_by_hand(backward):
 def rearranged_sizes(function: Any, *arguments: Any) -> list[int]:
     """Sizes of the arrays that a compiled function transposes or copies."""
     text = jax.jit(function).lower(*arguments).compile().as_text()
+    assert text is not None
     shapes = re.findall(r"= \w+\[([\d,]*)\]\S* (?:transpose|copy)\(", text)
     return [math.prod(int(n) for n in shape.split(",") if n) for shape in shapes]
 
@@ -284,7 +277,9 @@ def test_scanning_over_layers_with_masks_selected_inside_is_a_loop():
     value, gradient = jax.jit(jax.value_and_grad(loss))(kernels)
     masks = [np.asarray(select_blocks(kernel, (2, 2), 0.5).dense()) for kernel in kernels]
     states = [np.asarray(x, np.float64)]
-    masked = [np.asarray(kernel, np.float64) * mask for kernel, mask in zip(kernels, masks)]
+    masked = [
+        np.asarray(kernel, np.float64) * mask for kernel, mask in zip(kernels, masks, strict=True)
+    ]
     for kernel in masked:
         states.append(states[-1] @ kernel)
     dy, expected = np.ones_like(states[-1]), []
@@ -295,6 +290,16 @@ def test_scanning_over_layers_with_masks_selected_inside_is_a_loop():
     rounding = 3 * 2 * np.finfo(np.float32).eps * math.sqrt(IN)
     np.testing.assert_allclose(value, states[-1].sum(), atol=rounding * abs(states[-1]).sum() * 4)
     np.testing.assert_allclose(gradient, expected, atol=rounding * np.abs(expected).max() * 4)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@AXES
+def test_operands_of_one_dtype_need_no_implicit_promotion(axis, dtype):
+    problem = Problem(dtype=dtype)
+    x, dy = turned(problem.x, axis), turned(problem.dy, axis)
+    with jax.numpy_dtype_promotion("strict"):
+        for backward in MODES:
+            value_and_gradients(x, problem.kernel, problem.bias, problem.mask, dy, axis, backward)
 
 
 def test_operands_meet_in_their_common_dtype_and_gradients_keep_their_own():

@@ -84,5 +84,5 @@ def test_masks_of_stacked_kernels_are_mapped_over():
 
 
 def test_a_mask_whose_block_does_not_divide_its_kernel_is_an_error():
-    with pytest.raises(InputError, match="block 3x2 does not divide kernel.*out 8 % 3 != 0"):
+    with pytest.raises(InputError, match=r"block 3x2 does not divide kernel.*out 8 % 3 != 0"):
         BlockMask(jnp.array([0], jnp.int32), (4, 8), (3, 2)).grid()

@@ -24,7 +24,11 @@ from sparsemlp import (
 from sparsemlp.errors import InputError
 from sparsemlp.plan import block_counts, masking_for, rules_for
 
-SMALL, LARGE, OTHER = (BlockMasking((1, 1), 0.5), BlockMasking((2, 2), 0.5), BlockMasking((2, 1), 0.2))
+SMALL, LARGE, OTHER = (
+    BlockMasking((1, 1), 0.5),
+    BlockMasking((2, 2), 0.5),
+    BlockMasking((2, 1), 0.2),
+)
 PATH = ("block_0", "XPatch", "kernel")
 
 
@@ -72,6 +76,12 @@ def test_equally_specific_patterns_that_disagree_are_an_error_that_names_both():
             masking_for(dict(order), PATH)
         for part in (*clash, "block_0/XPatch/kernel", "BlockMasking", "equally specific"):
             assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["*", "*?*"])
+def test_a_pattern_of_wildcards_alone_matches_everything_and_yields_to_any_other(pattern):
+    assert masking_for({pattern: SMALL}, PATH) == SMALL
+    assert masking_for({pattern: SMALL, "*/kernel": LARGE}, PATH) == LARGE
 
 
 def test_equally_specific_patterns_that_agree_are_no_error():
@@ -219,3 +229,18 @@ def test_a_plan_for_a_resmlp_also_works_where_it_is_part_of_a_larger_model():
     tolerance = 8 * np.finfo(np.float32).eps * math.sqrt(48)
     np.testing.assert_allclose(actual, apply({"params": masked}, images), atol=tolerance)
     assert not np.allclose(actual, apply({"params": params}, images), atol=tolerance)
+
+
+def test_a_tie_below_the_most_specific_pattern_does_not_matter():
+    plan = {"*_0/XPatch/kernel": SMALL, "b*0/XPatch/kernel": LARGE, "/".join(PATH): OTHER}
+    assert masking_for(plan, PATH) == OTHER
+
+
+def test_every_kernel_of_a_model_can_be_masked():
+    model = ResMLP(8, 2, 3, 8, 1, 2, 4, plan={"*/kernel": BlockMasking((2, 2), 0.5)})
+    images = jnp.ones((1, 8, 8, 3))
+    params = model.init(jax.random.key(0), images)["params"]
+    masks = select_masks(params, model.plan)
+    assert {path.split("/")[0] for path in flatten_masks(masks)} == {"embed", "block_0", "head"}
+    head = {"params": params, "masks": {"head": masks["head"]}}
+    assert not np.array_equal(model.apply(head, images), model.apply({"params": params}, images))

@@ -3,18 +3,11 @@
 import math
 from typing import Any
 
-import jaxtyping
 import pytest
 
 from sparsemlp import ActivationPooling, ActivationPruning, BlockMasking, GradientPruning
 from sparsemlp.errors import InputError
 from sparsemlp.rules import check_backward, check_built
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Lets values of a wrong type reach the library, as they do outside the tests."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def test_a_masking_rule_is_masked_backward_and_l2_unless_told():
@@ -84,3 +77,15 @@ def test_rules_that_no_product_uses_say_that_they_are_not_built_yet(rule):
 
 def test_masking_and_no_rule_are_built():
     check_built(None, BlockMasking((2, 2), 0.5))
+
+
+def test_an_unknown_way_to_prune_or_pool_is_named_with_the_known_ones(unchecked):
+    with pytest.raises(InputError, match="'largest' is unknown: choose random, magnitude or resc"):
+        GradientPruning(2, 4, "largest")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="'max' is unknown: choose mean"):
+        ActivationPooling((2, 2), "max")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_ratio_that_is_no_number_is_refused(unchecked):
+    with pytest.raises(InputError, match=r"ratio '0\.5' is outside \[0, 1\)"):
+        BlockMasking((1, 1), "0.5")  # pyright: ignore[reportArgumentType]

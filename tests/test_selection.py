@@ -62,7 +62,9 @@ def test_exactly_k_blocks_are_kept_at_every_ratio_on_the_shapes_of_the_model(blo
         n_blocks = shape[0] * shape[1] // (block[0] * block[1])
         for ratio in RATIOS:
             kernel = jax.ShapeDtypeStruct(shape, jnp.float32)
-            mask = jax.eval_shape(functools.partial(select_blocks, block=block, ratio=ratio), kernel)
+            mask = jax.eval_shape(
+                functools.partial(select_blocks, block=block, ratio=ratio), kernel
+            )
             assert mask.kept.shape == (math.ceil(n_blocks * (1 - ratio)),), (shape, ratio)
             assert mask.kept.dtype == jnp.int32
 
@@ -176,7 +178,9 @@ def test_a_score_of_ones_own_ranks_the_blocks():
 
     kernel = np.ones((4, 6), np.float32)
     kernel[3, 5] = -9
-    np.testing.assert_array_equal(select_blocks(jnp.asarray(kernel), (3, 2), 0.7, peak).kept, [0, 3])
+    np.testing.assert_array_equal(
+        select_blocks(jnp.asarray(kernel), (3, 2), 0.7, peak).kept, [0, 3]
+    )
 
 
 def test_a_score_sees_tiles_of_the_kernel_with_inputs_first():

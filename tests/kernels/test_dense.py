@@ -55,7 +55,7 @@ def test_the_products_equal_those_of_numpy(batch, axis):
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_the_hand_written_gradients_are_those_of_the_product(axis):
     x, kernel, bias, dy = (jnp.asarray(a) for a in arrays((2, 4), axis))
-    _, pull = jax.vjp(lambda *args: dense.product(*args, axis), x, kernel, bias)
+    _, pull = jax.vjp(lambda x, w, b: dense.product(x, w, b, axis), x, kernel, bias)
     dx, dw, db = pull(dy)
     eps, terms = np.finfo(np.float32).eps, 2 * 4 * CHANNELS
     tolerance = 4 * eps * np.sqrt(terms) * 4

@@ -56,6 +56,8 @@ def test_the_reference_runs_everywhere(layer, platform):
 
 
 def test_every_engine_is_known_by_its_own_name_and_none_is_still_planned():
-    assert {name: engine.name for name, engine in ENGINES.items()} == {name: name for name in ENGINES}
+    assert {name: engine.name for name, engine in ENGINES.items()} == {
+        name: name for name in ENGINES
+    }
     assert "reference" in ENGINES
     assert not set(ENGINES) & set(PLANNED_ENGINES)
