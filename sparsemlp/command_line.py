@@ -81,14 +81,16 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
     stored = from_json(folder.config.read_text(), folder.config)
     started = Arguments(run=stored, resume=parsed.resume)
     parsed = tyro.cli(Arguments, args=arguments, default=started)
+    name = stored.dataset if parsed.run.dataset == "auto" else parsed.run.dataset
+    run = dataclasses.replace(parsed.run, dataset=_located(name))
     for field in dataclasses.fields(Config):
-        before, now = getattr(stored, field.name), getattr(parsed.run, field.name)
+        before, now = getattr(stored, field.name), getattr(run, field.name)
         if before != now and field.name not in _CHANGEABLE:
             raise InputError(
                 f"--{field.name.replace('_', '-')}={now} differs from the {before} that "
                 f"{folder.path} was started with: a resumed run keeps its options"
             )
-    return parsed
+    return dataclasses.replace(parsed, run=run)
 
 
 def _run(arguments: Arguments, interruption: Interruption) -> int:
@@ -97,7 +99,10 @@ def _run(arguments: Arguments, interruption: Interruption) -> int:
     console = Console(highlight=False)
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         dataset = load_dataset(config.dataset, config.data_dir)
-    settings = resolve(_located(config, dataset), dataset.name)
+    found = dataset.name if config.dataset == "auto" else _located(config.dataset)
+    data_dir = None if config.data_dir is None else config.data_dir.absolute()
+    config = dataclasses.replace(config, dataset=found, data_dir=data_dir)
+    settings = resolve(config, dataset.name)
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     environment = describe_environment()
     if resumed is None:
@@ -151,13 +156,9 @@ def _announce(reporter: Reporter, run: Run, environment: Record) -> None:
     reporter.say(f"folder  {run.folder.path}")
 
 
-def _located(config: Config, dataset: ImageDataset) -> Config:
-    """The configuration with the data set that was found, wherever the run is resumed from."""
-    name = dataset.name
-    if config.dataset.endswith(".npz"):
-        name = str(Path(config.dataset).absolute())
-    data_dir = None if config.data_dir is None else config.data_dir.absolute()
-    return dataclasses.replace(config, dataset=name, data_dir=data_dir)
+def _located(dataset: str) -> str:
+    """The name of a data set that holds wherever the run is resumed from."""
+    return str(Path(dataset).expanduser().absolute()) if dataset.endswith(".npz") else dataset
 
 
 def _default_folder(settings: Settings, dataset: ImageDataset) -> Path:

@@ -6,7 +6,7 @@ None means "what suits the data set"; `settings.resolve` fills that in.
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
@@ -114,6 +114,11 @@ def from_json(text: str, source: Path) -> Config:
     try:
         values = json.loads(text)
         values["data_dir"] = None if values["data_dir"] is None else Path(values["data_dir"])
+        for name, hint in get_type_hints(Config).items():
+            kinds = get_args(hint) or (hint,)
+            kinds = (*kinds, int) if float in kinds else kinds
+            if not isinstance(values[name], kinds):
+                raise TypeError(f"{name} is {values[name]!r}")
         return Config(**values)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{source} is no configuration of this version: {error}") from error

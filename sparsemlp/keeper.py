@@ -36,8 +36,14 @@ class Keeper:
             if score is not None:
                 self._waiting = step, jax.tree.map(jnp.copy, state), metadata, score
             return
-        if self._waiting is not None and score is None:
-            self._checkpoints.save(*self._waiting)
+        if score is None:
+            self.save_waiting()
         self._waiting = None
         self._checkpoints.save(step, state, metadata, score)
         self._last = time.monotonic()
+
+    def save_waiting(self) -> None:
+        """Saves the best epoch since the last save, if there is one."""
+        if self._waiting is not None:
+            self._checkpoints.save(*self._waiting)
+            self._waiting = None

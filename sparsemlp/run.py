@@ -1,5 +1,6 @@
 """One run from its settings to its folder: epochs, records, checkpoints, pictures."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ from sparsemlp.program import (
 from sparsemlp.progress import Reporter
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings
-from sparsemlp.tensorboard import TensorBoard
+from sparsemlp.tensorboard import TensorBoard, require_tensorboardx
 from sparsemlp.train_state import TrainState, initial_state, no_totals
 from sparsemlp.trainer import Trainer
 from sparsemlp.training import Evaluation
@@ -48,7 +49,7 @@ class Run:
       title: the run in a few words, for pictures.
 
     Raises:
-      InputError: the settings do not fit the data set or the model.
+      InputError: the settings do not fit the data set or the model, or a package is missing.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Run:
         self.dataset = dataset
         self.folder = folder
         self.title = title
+        if settings.tensorboard:
+            require_tensorboardx()
         self.program = build_program(settings, dataset)
         self.shapes = jax.eval_shape(lambda: initial_state(self.program))
         self.parameters = n_parameters(self.shapes.params)
@@ -102,6 +105,7 @@ class Run:
                 )
                 step += n_steps
                 if not healthy and not self.settings.allow_nan:
+                    keeper.save_waiting()
                     raise NotFiniteError(self._not_finite(epoch, step, checkpoints))
                 self._report(reporter, state, epoch, step)
                 score = None
@@ -128,6 +132,16 @@ class Run:
         if not resume:
             return initial_state(self.program), 0
         if not checkpoints.steps():
+            if self.folder.summary.exists():
+                raise InputError(
+                    f"{self.folder.path} is a finished run whose checkpoints are gone: there is "
+                    "nothing to resume; start anew with --out"
+                )
+            warnings.warn(
+                f"no checkpoint had been saved in {self.folder.checkpoints}: starting from the "
+                "first step",
+                stacklevel=2,
+            )
             self.history.keep_through(0)
             return initial_state(self.program), 0
         restored = checkpoints.restore(self.shapes)

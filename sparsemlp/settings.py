@@ -127,9 +127,9 @@ def model_and_plan(config: Config) -> tuple[int, Plan]:
         for rules in plan.values():
             check_built(*(rules if isinstance(rules, tuple) else (rules,)))
         return depth, plan
-    block = parse_block(config.block or "32x32")
-    rule = BlockMasking(block, config.ratio or 0.0, backward, config.score)
-    kinds = [kind.strip() for kind in (config.mask_layers or "XPatch,XChannel").split(",")]
+    block = parse_block(_default(config.block, "32x32"))
+    rule = BlockMasking(block, _default(config.ratio, 0.0), backward, config.score)
+    kinds = [kind.strip() for kind in _default(config.mask_layers, "XPatch,XChannel").split(",")]
     for kind in kinds:
         if kind not in LAYER_PATTERNS:
             raise InputError(
@@ -158,7 +158,7 @@ def describe_masking(config: Config) -> str:
         return "".join(c if c.isalnum() or c in ".-" else "_" for c in config.config)[:60]
     if not config.ratio:
         return "dense"
-    block = format_block(parse_block(config.block or "32x32"))
+    block = format_block(parse_block(_default(config.block, "32x32")))
     return f"{block}-{config.ratio:g}-{config.backward}"
 
 

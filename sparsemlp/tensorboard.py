@@ -1,5 +1,6 @@
 """TensorBoard events of a run."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,20 @@ _TAGS = {
 }
 
 
+def require_tensorboardx() -> Any:
+    """The module tensorboardX.
+
+    Raises:
+      InputError: it is not installed.
+    """
+    try:
+        return importlib.import_module("tensorboardX")
+    except ImportError as error:
+        raise InputError(
+            "--tensorboard needs the package tensorboardX: pip install tensorboardX"
+        ) from error
+
+
 class TensorBoard:
     """Writes the records of a run as scalars.
 
@@ -31,13 +46,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError as error:
-            raise InputError(
-                "--tensorboard needs the package tensorboardX: pip install tensorboardX"
-            ) from error
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        writer = require_tensorboardx().SummaryWriter
+        self._writer = writer(str(folder), purge_step=step + 1 if step else None)
 
     def write(self, record: dict[str, Any]) -> None:
         """Writes one epoch, under its step."""

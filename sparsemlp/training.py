@@ -194,7 +194,7 @@ def evaluate(
 
 def evaluation_batches(
     images: UInt8[Any, "n height width channels"], labels: Int[Any, " n"], batch_size: int
-) -> tuple[UInt8[Array, "b n h w c"], Int[Array, "b n"]]:
+) -> tuple[UInt8[Array, "batches batch height width channels"], Int[Array, "batches batch"]]:
     """Cuts a test set into batches for `evaluate`, the last filled up with rows labelled -1."""
     n_batches = -(-images.shape[0] // batch_size)
     missing = n_batches * batch_size - images.shape[0]

@@ -1,0 +1,140 @@
+"""The program of a run: what must fit together, and the numbers that are printed about it."""
+
+import dataclasses
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from sparsemlp.config import Config
+from sparsemlp.data import ImageDataset
+from sparsemlp.errors import InputError
+from sparsemlp.program import (
+    build_program,
+    data_digest,
+    epoch_learning_rate,
+    mask_density,
+    n_parameters,
+)
+from sparsemlp.settings import resolve
+from sparsemlp.train_state import initial_state
+
+compilation_cache = tiny.compilation_cache
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+def like_cifar10(height: int = 32, width: int = 32) -> ImageDataset:
+    images, labels = np.zeros((300, height, width, 3), np.uint8), np.zeros(300, np.int32)
+    third = (1 / 3,) * 3
+    return ImageDataset("cifar10", "black", images, labels, images, labels, 10, third, third)
+
+
+def shapes(config: Config):
+    program = build_program(resolve(config, "cifar10"), like_cifar10())
+    return program, jax.eval_shape(lambda: initial_state(program)).params
+
+
+def test_the_default_model_is_that_of_the_thesis():
+    _, params = shapes(Config())
+    assert n_parameters(params) == 192_074
+    blocks = [params[f"block_{index}"] for index in range(5)]
+    kinds = ("XPatch", "XChannel1", "XChannel2")
+    assert sum(block[kind]["kernel"].size for block in blocks for kind in kinds) == 184_320
+
+
+@pytest.mark.parametrize(
+    ("block", "ratio", "kept_weights"),
+    [
+        # Blocks kept of XPatch, XChannel1 and XChannel2: k = ceil(n_blocks * (1 - ratio)).
+        ("32x32", 0.8, 1024 * (1 + 4 + 4)),
+        ("64x64", 0.9, 4096 * (1 + 1 + 1)),
+        ("1x64", 0.5, 64 * (32 + 128 + 128)),
+        ("32x32", 0.0, 4096 + 2 * 16384),
+    ],
+)
+def test_density_is_the_share_of_weights_in_kept_blocks(block, ratio, kept_weights):
+    program, params = shapes(Config(block=block, ratio=ratio))
+    expected = kept_weights / (4096 + 2 * 16384)
+    assert mask_density(params, program.model.plan) == expected
+
+
+def test_the_settings_reach_the_model():
+    settings = tiny.settings(precision="bfloat16", drop_path=0.25, dim=16, depth=2)
+    program = build_program(settings, tiny.dataset())
+    model = program.model
+    found = (model.image_size, model.dim, model.depth, model.expansion, model.drop_path)
+    assert found == (8, 16, 2, 2, 0.25)
+    assert np.dtype(model.dtype).name == "bfloat16"
+    params = jax.eval_shape(lambda: initial_state(program)).params
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"batch_size": 45}, "--batch-size=45 is larger than the 44 training images of tiny.npz"),
+        ({"block": "3x4"}, "block 3x4 does not divide block_0/X"),
+        ({"block": "2x32"}, "block 2x32 does not divide block_0/X"),
+        ({"patch_size": 3}, "patch size 3 does not divide the image 8x8"),
+        ({"patch_size": 16}, "patch size 16 does not divide the image 8x8"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_in_one_line(chosen, message):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        build_program(tiny.settings(**chosen), tiny.dataset())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_block_that_does_not_divide_names_layer_side_and_a_way_out():
+    with pytest.raises(InputError) as caught:
+        build_program(resolve(Config(block="32x48", ratio=0.5), "cifar10"), like_cifar10())
+    message = str(caught.value)
+    assert re.search(r"block_0/X\w+/kernel", message)
+    assert "in 64 % 48 != 0" in message or "in 256 % 48 != 0" in message
+    for block in re.findall(r"\d+x\d+", message.split("nearest that do:")[1]):
+        shapes(Config(block=block, ratio=0.5, mask_layers="XChannel1"))
+
+
+def test_images_that_are_not_square_are_refused():
+    with pytest.raises(InputError, match="images of 32x28 pixels"):
+        build_program(resolve(Config(), "cifar10"), like_cifar10(32, 28))
+
+
+def test_the_learning_rate_warms_up_and_ends_at_the_minimum():
+    rate = epoch_learning_rate(resolve(Config(), "cifar10"))
+    # PAPERS.md: linear from 1e-3, then a cosine over 200 epochs without an offset, to 1e-5.
+    assert [float(rate(e)) for e in range(5)] == pytest.approx(
+        [1e-3 + e * (1e-2 - 1e-3) / 5 for e in range(5)]
+    )
+    assert float(rate(5)) == pytest.approx(
+        1e-5 + (1e-2 - 1e-5) * (1 + math.cos(math.pi * 5 / 200)) / 2
+    )
+    assert float(rate(200)) == pytest.approx(1e-5)
+
+
+def test_a_peak_below_the_minimum_is_obeyed():
+    rate = epoch_learning_rate(resolve(Config(lr=1e-6, warmup_epochs=0), "cifar10"))
+    assert [float(rate(e)) for e in (0, 100, 199)] == pytest.approx([1e-6] * 3)
+
+
+def test_the_digest_knows_every_label_and_pixel():
+    original = tiny.dataset()
+    digests = {data_digest(original)}
+    for name in ARRAYS:
+        changed = getattr(original, name).copy()
+        changed.reshape(-1)[-1] ^= 1
+        digests.add(data_digest(dataclasses.replace(original, **{name: changed})))
+    assert len(digests) == 1 + len(ARRAYS)
+    assert data_digest(tiny.dataset()) == data_digest(original)
+
+
+def test_the_digest_is_of_the_values_however_they_lie_in_memory():
+    """Images that were transposed before `numpy.savez`, as `[h, w, c, n]` ones are, lie so."""
+    original = tiny.dataset()
+    transposed = np.asfortranarray(original.train_images)
+    assert data_digest(dataclasses.replace(original, train_images=transposed)) == data_digest(
+        original
+    )

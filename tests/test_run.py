@@ -1,0 +1,368 @@
+"""A whole run: its folder, its numbers, and that no interruption changes them."""
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from PIL import Image
+
+from sparsemlp.config import Config
+from sparsemlp.program import build_program
+from sparsemlp.settings import resolve
+from sparsemlp.train_state import initial_state, no_totals
+from sparsemlp.trainer import Trainer
+
+compilation_cache = tiny.compilation_cache
+KEYS = {
+    "epoch",
+    "step",
+    "loss",
+    "train_top1",
+    "train_top5",
+    "test_top1",
+    "test_top5",
+    "density",
+    "changed_blocks",
+    "dropped_norm",
+    "learning_rate",
+    "seconds",
+    "images_per_second",
+    "dataset",
+}
+GRIDS = {
+    "block_0/XPatch/kernel": (1, 2),
+    "block_0/XChannel1/kernel": (2, 8),
+    "block_0/XChannel2/kernel": (4, 4),
+}
+EVERY_STEP = {"checkpoint_every": 0.0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of one dense and two masked epochs, never interrupted."""
+    out = tmp_path_factory.mktemp("run") / "made" / "here"
+    assert tiny.start(data, out, "--tensorboard", **EVERY_STEP) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def lines(finished: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_folder_holds_what_is_promised(finished: Path):
+    promised = {
+        "config.json",
+        "environment.json",
+        "metrics.jsonl",
+        "mask_activity.npz",
+        "checkpoints",
+        "curves.png",
+        "masks.png",
+        "summary.json",
+        "tensorboard",
+    }
+    assert {path.name for path in finished.iterdir()} == promised
+
+
+def test_there_is_one_complete_line_an_epoch(lines: list[dict[str, Any]]):
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert [line["step"] for line in lines] == [6, 12, 18]
+    for line in lines:
+        assert set(line) == KEYS
+        for name in ("train_top1", "train_top5", "test_top1", "test_top5", "changed_blocks"):
+            assert 0 <= line[name] <= 1
+        # Every one of the 44 training and 20 test images counts once.
+        assert line["train_top1"] * 44 == pytest.approx(round(line["train_top1"] * 44))
+        assert line["test_top1"] * 20 == pytest.approx(round(line["test_top1"] * 20))
+        assert line["images_per_second"] == pytest.approx(44 / line["seconds"])
+
+
+def test_masking_starts_after_the_dense_epochs(lines: list[dict[str, Any]]):
+    assert [line["density"] for line in lines] == [1, 0.5, 0.5]
+    assert (lines[0]["changed_blocks"], lines[0]["dropped_norm"]) == (0, 0)
+    assert lines[1]["changed_blocks"] == 0.5
+    assert all(line["dropped_norm"] > 0 for line in lines[1:])
+
+
+def kept_blocks(params: Any) -> np.ndarray:
+    """The larger half of the blocks of each kernel, of all kernels in one row."""
+    rows, cols = tiny.BLOCK
+    kept = []
+    for kind in ("XPatch", "XChannel1", "XChannel2"):
+        weights = np.asarray(params["block_0"][kind]["kernel"], np.float64)
+        n_in, n_out = weights.shape
+        tiles = weights.reshape(n_in // cols, cols, n_out // rows, rows)
+        squares = np.square(tiles).sum(axis=(1, 3)).reshape(-1)
+        kept.append(squares > np.median(squares))
+    return np.concatenate(kept)
+
+
+def test_the_numbers_are_those_of_training_step_by_step(
+    finished: Path, lines: list[dict[str, Any]]
+):
+    """The run is repeated without the machinery of a run, and its masks are counted by hand."""
+    settings = resolve(Config(**tiny.RUN), "tiny")
+    data = tiny.dataset()
+    program = build_program(settings, data)
+    trainer = Trainer(program, data, tiny.BATCH)
+    state = initial_state(program)
+    before = np.ones(34, bool)
+    activity = np.zeros(34, int)
+    for epoch, line in enumerate(lines):
+        masked = epoch >= 1
+        state = dataclasses.replace(state, totals=no_totals())
+        for position in range(tiny.STEPS_PER_EPOCH):
+            activity += kept_blocks(state.params) if masked else 0
+            state, _, _ = trainer.train(state, epoch, position, seconds=0.0, masked=masked)
+        kept = kept_blocks(state.params) if masked else before
+        assert line["changed_blocks"] == (kept != before).mean()
+        before = kept
+        assert int(state.totals["images"]) == 44
+        assert line["loss"] == float(state.totals["loss"]) / 44
+        assert line["train_top1"] == int(state.totals["top1"]) / 44
+        assert line["train_top5"] == int(state.totals["top5"]) / 44
+        found = trainer.evaluate(state, masked=masked)
+        assert line["test_top1"] == int(found.top1) / 20
+        assert line["test_top5"] == int(found.top5) / 20
+        assert line["dropped_norm"] == float(found.dropped_norm)
+    last = tiny.last_state(finished)
+    assert last.step == 18
+    tiny.assert_same_bits(last.state.params, state.params)
+    with np.load(finished / "mask_activity.npz") as file:
+        counts = np.concatenate([file[path].reshape(-1) for path in GRIDS])
+    np.testing.assert_array_equal(counts, activity)
+
+
+def test_mask_activity_has_a_count_for_each_block(finished: Path):
+    with np.load(finished / "mask_activity.npz") as file:
+        assert set(file.files) == {*GRIDS, "masked_steps", "dataset"}
+        assert int(file["masked_steps"]) == 12
+        for path, shape in GRIDS.items():
+            assert file[path].shape == shape
+            assert file[path].sum() == 12 * math.ceil(file[path].size / 2)
+
+
+def test_the_summary_agrees_with_the_lines(finished: Path, lines: list[dict[str, Any]]):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["dataset"] == "tiny.npz"
+    assert summary["epochs"] == 3
+    assert summary["density"] == 0.5
+    shapes = [leaf.size for leaf in jax.tree.leaves(tiny.last_state(finished).state.params)]
+    assert summary["parameters"] == sum(shapes)
+    assert summary["test_top1"] == lines[-1]["test_top1"]
+    assert summary["test_top5"] == lines[-1]["test_top5"]
+    assert summary["best_test_top1"] == max(line["test_top1"] for line in lines)
+    assert summary["seconds"] == pytest.approx(sum(line["seconds"] for line in lines))
+
+
+def test_every_file_names_the_data_set(finished: Path):
+    with np.load(finished / "mask_activity.npz") as file:
+        assert str(file["dataset"]) == "tiny.npz"
+    for name in ("config.json", "environment.json", "summary.json"):
+        assert json.loads((finished / name).read_text())["dataset"].endswith("tiny.npz"), name
+    assert {record["dataset"] for record in tiny.records(finished)} == {"tiny.npz"}
+
+
+@pytest.mark.parametrize("name", ["curves.png", "masks.png"])
+def test_pictures_open(finished: Path, name: str):
+    with Image.open(finished / name) as image:
+        image.load()
+        assert min(image.size) >= 300
+
+
+def test_tensorboard_events_grow_with_the_run(finished: Path):
+    (events,) = (finished / "tensorboard").iterdir()
+    assert events.stat().st_size > 3 * 100
+
+
+def test_the_last_two_checkpoints_and_the_best_are_kept(
+    finished: Path, lines: list[dict[str, Any]]
+):
+    best = max(lines, key=lambda line: (line["test_top1"], line["step"]))["step"]
+    found = {int(path.name) for path in (finished / "checkpoints").iterdir()}
+    assert found >= {best, 18}
+    assert len(found) <= 3
+
+
+@pytest.mark.parametrize("step", [3, 6, 11])
+def test_a_signal_stops_at_the_next_step_and_a_resumed_run_ends_the_same(
+    finished: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    step: int,
+):
+    """In a dense epoch, after one, and before the partial batch of a masked one."""
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        tiny.at_step(patch, step, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out) == 143
+    said = capsys.readouterr().out
+    assert "interrupted by SIGTERM" in said
+    assert f"--resume {out}" in said.splitlines()[-1]
+    assert not (out / "summary.json").exists()
+    assert len(tiny.records(out)) == step // 6
+    assert tiny.last_state(out).step == step
+    assert tiny.resume(out) == 0
+    tiny.assert_same_outcome(out, finished)
+
+
+def copy(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def damage(checkpoint: Path) -> None:
+    """Flips bits all over the largest file, which holds the arrays."""
+    file = max((checkpoint / "state").rglob("*"), key=lambda f: f.is_file() and f.stat().st_size)
+    content = bytearray(file.read_bytes())
+    for place in range(0, len(content), 64):
+        content[place] ^= 1
+    file.write_bytes(content)
+
+
+def test_resuming_a_finished_run_changes_nothing(finished: Path, tmp_path: Path):
+    out = copy(finished, tmp_path)
+    assert tiny.resume(out) == 0
+    tiny.assert_same_outcome(out, finished)
+    for name in ("metrics.jsonl", "summary.json"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning_and_the_run_ends_the_same(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = copy(finished, tmp_path)
+    damage(out / "checkpoints" / "18")
+    assert tiny.resume(out) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: damaged checkpoint {out}/checkpoints/18 skipped: ")
+    tiny.assert_same_outcome(out, finished)
+
+
+def test_without_an_intact_checkpoint_there_is_nothing_to_resume(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = copy(finished, tmp_path)
+    for checkpoint in (out / "checkpoints").iterdir():
+        damage(checkpoint)
+    assert tiny.resume(out) == 2
+    *skipped, last = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("warning: damaged checkpoint ") for line in skipped)
+    assert last.startswith(f"error: no intact checkpoint in {out}")
+    assert (out / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+
+
+def test_other_data_under_the_same_name_is_refused(
+    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = copy(finished, tmp_path)
+    content = data.read_bytes()
+    try:
+        tiny.write_npz(data, **tiny.arrays(seed=1))
+        assert tiny.resume(out) == 2
+    finally:
+        data.write_bytes(content)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"error: tiny\.npz is not the data that .* was started on", line)
+
+
+def test_a_lost_record_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = copy(finished, tmp_path)
+    lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (out / "metrics.jsonl").write_text(lines[0] + lines[2])
+    assert tiny.resume(out) == 2
+    assert "lacks records of the 3 epochs" in capsys.readouterr().err
+
+
+def test_options_that_do_not_change_the_numbers_may_be_changed(finished: Path, tmp_path: Path):
+    out = copy(finished, tmp_path)
+    assert tiny.resume(out, "--checkpoint-every=7", "--allow-nan", f"--data-dir={tmp_path}") == 0
+    assert json.loads((out / "config.json").read_text())["checkpoint_every"] == 7
+    assert tiny.records(out) == tiny.records(finished)
+
+
+@pytest.mark.parametrize(("step", "refused"), [(15, "checkpoint"), (12, "record")])
+def test_a_full_disk_is_one_line_and_nothing_saved_is_lost(
+    finished: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    step: int,
+    refused: str,
+):
+    """A limit on the size of files fails in the writes where a full disk does."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+
+    out = tmp_path / "out"
+    try:
+        with monkeypatch.context() as patch:
+            tiny.at_step(patch, step, fill)
+            assert tiny.start(data, out, **EVERY_STEP) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(rf"error: cannot (save|add).* {refused} .*{out}.*: File too large; ", line)
+    assert tiny.last_state(out).step == step - 1
+    assert tiny.resume(out) == 0
+    tiny.assert_same_outcome(out, finished)
+
+
+DIVERGING = {"lr": 1e30, "min_lr": 0.0, "epochs": 2, "mask_start_epoch": 0} | tiny.PLAIN
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "out"
+    assert tiny.start(data, out, **DIVERGING, **EVERY_STEP) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"stopped: .* NaN or infinite in epoch 1\b", line)
+    assert "--allow-nan" in line
+    assert "Traceback" not in line
+    if named := re.search(r"last good checkpoint is (\S+);", line):
+        step = int(Path(named[1]).name)
+        state = tiny.last_state(out)
+        assert state.step == step
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.state.params))
+    else:
+        assert "no checkpoint had been saved yet" in line
+        assert not (out / "checkpoints").exists()
+
+
+def test_a_run_that_may_be_nan_completes_with_strict_json(data: Path, tmp_path: Path):
+    """Ten percent accuracy with a broken loss is a result."""
+    out = tmp_path / "out"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tiny.start(data, out, "--allow-nan", **DIVERGING) == 0
+    found = tiny.records(out)
+    assert [record["epoch"] for record in found] == [1, 2]
+    assert found[-1]["loss"] in ("NaN", "Infinity", "-Infinity")
+    assert found[-1]["test_top1"] <= 0.1
+    with Image.open(out / "curves.png") as image:
+        image.load()
+    constants: list[str] = []
+    json.loads((out / "summary.json").read_text(), parse_constant=constants.append)
+    assert constants == []
