@@ -7,6 +7,7 @@ of the signal after an interruption.
 import contextlib
 import dataclasses
 import datetime
+import re
 import shlex
 import sys
 import warnings
@@ -163,7 +164,8 @@ def _located(dataset: str) -> str:
 
 def _default_folder(settings: Settings, dataset: ImageDataset) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{now}-{dataset.name}-{describe_masking(settings)}-seed{settings.seed}"
+    words = re.findall(r"[\w.]+", f"{dataset.name} {describe_masking(settings)}"[:80])
+    return Path("runs") / "-".join([now, *words, f"seed{settings.seed}"])
 
 
 def _show_warning(

@@ -16,6 +16,8 @@ from sparsemlp.plan import Plan
 from sparsemlp.rules import BlockMasking, check_backward, check_built
 from sparsemlp.selection import check_score
 
+_MASK_LAYERS = "XPatch,XChannel"
+
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -65,7 +67,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
         changes |= {
             "block": _default(config.block, "32x32"),
             "ratio": _default(config.ratio, 0.0),
-            "mask_layers": _default(config.mask_layers, "XPatch,XChannel"),
+            "mask_layers": _default(config.mask_layers, _MASK_LAYERS),
             "depth": _default(config.depth, 5),
         }
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
@@ -129,7 +131,7 @@ def model_and_plan(config: Config) -> tuple[int, Plan]:
         return depth, plan
     block = parse_block(_default(config.block, "32x32"))
     rule = BlockMasking(block, _default(config.ratio, 0.0), backward, config.score)
-    kinds = [kind.strip() for kind in _default(config.mask_layers, "XPatch,XChannel").split(",")]
+    kinds = [kind.strip() for kind in _default(config.mask_layers, _MASK_LAYERS).split(",")]
     for kind in kinds:
         if kind not in LAYER_PATTERNS:
             raise InputError(
@@ -153,13 +155,15 @@ def augmentation(config: Settings) -> Augmentation:
 
 
 def describe_masking(config: Config) -> str:
-    """The masking of a configuration in a few words fit for a folder name."""
+    """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
     if config.config is not None:
-        return "".join(c if c.isalnum() or c in ".-" else "_" for c in config.config)[:60]
+        return f"{config.config.strip()} {config.backward} backward"
     if not config.ratio:
         return "dense"
     block = format_block(parse_block(_default(config.block, "32x32")))
-    return f"{block}-{config.ratio:g}-{config.backward}"
+    layers = _default(config.mask_layers, _MASK_LAYERS)
+    where = "" if layers == _MASK_LAYERS else f" in {layers}"
+    return f"{block} at {config.ratio:g}{where}, {config.backward} backward"
 
 
 def _default[T](value: T | None, default: T) -> T:

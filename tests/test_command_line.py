@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -257,5 +258,17 @@ def test_a_run_without_a_name_goes_below_runs(data, tmp_path, monkeypatch):
     tiny.at_step(monkeypatch, 1, lambda: signal.raise_signal(signal.SIGTERM))
     assert tiny.command(*tiny.flags(**tiny.RUN), f"--dataset={data}") == 143
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.endswith("-tiny-2x4-0.5-masked-seed0")
+    assert folder.name.endswith("-tiny-2x4-at-0.5-masked-backward-seed0")
     assert (folder / "config.json").exists()
+
+
+def test_a_model_string_of_any_length_names_a_folder(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny.at_step(monkeypatch, 1, lambda: signal.raise_signal(signal.SIGTERM))
+    text = "ResMLP1 @ XPatch=masked 0.5 (2, 2); XChannel=masked 0.5 (2, 2);" + " " * 500
+    options = ("block", "ratio", "mask_layers", "depth")
+    flags = {key: value for key, value in tiny.RUN.items() if key not in options}
+    assert tiny.command(*tiny.flags(**flags), f"--config={text}", f"--dataset={data}") == 143
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"[\w.-]{1,140}", folder.name)
+    assert "ResMLP1" in folder.name

@@ -204,16 +204,17 @@ def test_rules_to_come_parse_and_say_that_they_are_not_built(rule, named):
     [
         (Config(), "dense"),
         (Config(block="4x2", ratio=0.0), "dense"),
-        (Config(block=" 4 x 2", ratio=0.5), "4x2-0.5-masked"),
-        (Config(ratio=0.8, backward="straight_through"), "32x32-0.8-straight_through"),
+        (Config(block=" 4 x 2", ratio=0.5), "4x2 at 0.5, masked backward"),
+        (Config(ratio=0.8, backward="dense"), "32x32 at 0.8, dense backward"),
+        (
+            Config(ratio=0.8, mask_layers="XPatch"),
+            "32x32 at 0.8 in XPatch, masked backward",
+        ),
+        (
+            Config(config="ResMLP2 @ XPatch = masked 0.5 (2, 2);"),
+            "ResMLP2 @ XPatch = masked 0.5 (2, 2); masked backward",
+        ),
     ],
 )
 def test_masking_in_a_few_words(config, expected):
     assert describe_masking(config) == expected
-
-
-def test_a_model_string_of_any_length_names_a_folder():
-    text = "ResMLP5 @ XPatch = masked 0.5 (2, 2); XChannel = masked 0.3 (1, 1);"
-    name = describe_masking(Config(config=text + " " * 500))
-    assert re.fullmatch(r"[\w.-]{1,100}", name)
-    assert name.startswith("ResMLP5")
