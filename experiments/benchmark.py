@@ -29,8 +29,8 @@ from pallas_kernels import ENGINES
 from sparsemlp import InputError, parse_block
 from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset
+from sparsemlp.environment import describe_environment
 from sparsemlp.program import build_program
-from sparsemlp.run_folder import describe_environment
 from sparsemlp.settings import resolve
 from sparsemlp.train_state import initial_state
 from sparsemlp.training import train_steps
@@ -80,10 +80,10 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
     else:
         from torch_resmlp import training_steps
 
-        for name, ratio in (
-            ("dense", 0.0),
-            (f"mask, {options.block} at {options.ratio:g}", options.ratio),
-        ):
+        peers = {"dense": 0.0}
+        if options.backward == "masked":
+            peers[f"mask, {masked}"] = options.ratio
+        for name, ratio in peers.items():
             contenders[f"PyTorch {name}"] = training_steps(
                 dataset.train_images,
                 dataset.train_labels,

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sparsemlp import InputError
-from sparsemlp.config import from_json
+from sparsemlp.config import read_config
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_whole
 from sparsemlp.history import History
@@ -66,7 +66,7 @@ def draw_accuracy(
     for path in sorted(folder.glob("**/metrics.jsonl")):
         run = RunFolder(path.parent)
         run.check_resumable()
-        config = from_json(run.config.read_text(), run.config)
+        config = read_config(run.config)
         records = History(path).read()
         if records:
             runs.append((f"{describe_masking(config)}, seed {config.seed}", records))

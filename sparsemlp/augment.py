@@ -61,8 +61,8 @@ class Augmentation:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise InputError(
-                    f"{name}={value} parametrises no Beta distribution: choose a finite number "
-                    f"> 0, or 0 to turn it off"
+                    f"{name.replace('_', ' ')} {value} parametrises no Beta distribution: "
+                    "choose a finite number > 0, or 0 to turn it off"
                 )
         if self.crop_padding < 0:
             raise InputError(

@@ -70,20 +70,30 @@ def block_grid(
       InputError: a side of the block does not divide its side of the kernel.
     """
     check_block(block)
-    rows, cols = block
-    in_features, out_features = kernel_shape
-    broken = [
-        f"{side} {features} % {size} != 0"
-        for side, features, size in (("out", out_features, rows), ("in", in_features, cols))
-        if features % size
-    ]
-    if broken:
+    if not divides(block, kernel_shape):
         nearest = " or ".join(format_block(b) for b in nearest_blocks(kernel_shape, block))
         raise InputError(
-            f"block {format_block(block)} does not divide {name}, whose [out, in] is "
-            f"{out_features}x{in_features}: {' and '.join(broken)}; nearest that do: {nearest}"
+            f"{why_indivisible(block, kernel_shape, name)}; nearest that do: {nearest}"
         )
-    return in_features // cols, out_features // rows
+    return kernel_shape[0] // block[1], kernel_shape[1] // block[0]
+
+
+def divides(block: Block, kernel_shape: tuple[int, int]) -> bool:
+    """Whether a block `(rows, cols)` divides a kernel `(in, out)`."""
+    return kernel_shape[0] % block[1] == 0 and kernel_shape[1] % block[0] == 0
+
+
+def why_indivisible(block: Block, kernel_shape: tuple[int, int], name: str) -> str:
+    """Says which sides of a kernel `(in, out)` a block does not divide."""
+    (rows, cols), (in_features, out_features) = block, kernel_shape
+    sides = (("out", out_features, rows), ("in", in_features, cols))
+    broken = [
+        f"{side} {features} % {size} != 0" for side, features, size in sides if features % size
+    ]
+    return (
+        f"block {format_block(block)} does not divide {name}, whose [out, in] is "
+        f"{out_features}x{in_features}: {' and '.join(broken)}"
+    )
 
 
 def nearest_blocks(kernel_shape: tuple[int, int], block: Block) -> list[Block]:

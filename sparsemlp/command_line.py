@@ -15,17 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TextIO
 
+import jax
 import tyro
-from rich.console import Console
 
-from sparsemlp.config import Config, from_json, open_default, to_json
+from sparsemlp.config import Config, open_default, read_config
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import InputError, SaveError
-from sparsemlp.files import Record, write_json, write_whole
-from sparsemlp.interruption import Interruption, deferred_signals
-from sparsemlp.progress import Reporter
+from sparsemlp.interruption import deferred_signals
+from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.run import NotFiniteError, Run
-from sparsemlp.run_folder import RunFolder, describe_environment
+from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings, describe_masking, resolve
 
 _CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan")
@@ -55,9 +54,9 @@ def main(description: str | None, arguments: Sequence[str] | None = None) -> int
       The exit code.
     """
     try:
-        with warnings.catch_warnings(), deferred_signals() as interruption:
+        with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return _run(_parse(description, arguments), interruption)
+            return _run(_parse(description, arguments))
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -65,7 +64,7 @@ def main(description: str | None, arguments: Sequence[str] | None = None) -> int
         print(f"stopped: {error}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
-        print("stopped at once, without saving", file=sys.stderr)
+        print("stopped at once; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
 
 
@@ -79,14 +78,15 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
         raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
     folder = RunFolder(parsed.resume)
     folder.check_resumable()
-    stored = from_json(folder.config.read_text(), folder.config)
+    stored = read_config(folder.config)
     started = Arguments(run=stored, resume=parsed.resume)
     parsed = tyro.cli(Arguments, args=arguments, default=started)
     name = stored.dataset if parsed.run.dataset == "auto" else parsed.run.dataset
     run = dataclasses.replace(parsed.run, dataset=_located(name))
     for field in dataclasses.fields(Config):
         before, now = getattr(stored, field.name), getattr(run, field.name)
-        if before != now and field.name not in _CHANGEABLE:
+        moved = field.name == "dataset" and f"{before}{now}".count(".npz") == 2
+        if before != now and not moved and field.name not in _CHANGEABLE:
             raise InputError(
                 f"--{field.name.replace('_', '-')}={now} differs from the {before} that "
                 f"{folder.path} was started with: a resumed run keeps its options"
@@ -94,10 +94,10 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
     return dataclasses.replace(parsed, run=run)
 
 
-def _run(arguments: Arguments, interruption: Interruption) -> int:
+def _run(arguments: Arguments) -> int:
     config, resumed = arguments.run, arguments.resume
     resolve(config, config.dataset)
-    console = Console(highlight=False)
+    console = TalkativeConsole(highlight=False)
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         dataset = load_dataset(config.dataset, config.data_dir)
     found = dataset.name if config.dataset == "auto" else _located(config.dataset)
@@ -105,25 +105,18 @@ def _run(arguments: Arguments, interruption: Interruption) -> int:
     config = dataclasses.replace(config, dataset=found, data_dir=data_dir)
     settings = resolve(config, dataset.name)
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
-    environment = describe_environment()
-    if resumed is None:
-        earlier = []
-    else:
-        before = folder.read_environment()
-        earlier = [*before.pop("earlier", []), before]
-        dataset = dataclasses.replace(dataset, notice=dataset.notice or before.get("notice"))
+    if resumed is not None and dataset.notice is None:
+        dataset = dataclasses.replace(dataset, notice=folder.read_environment().get("notice"))
     title = f"ResMLP {describe_masking(settings)}, {dataset.source}, seed {settings.seed}"
     run = Run(settings, dataset, folder, title)
-    if interruption.signal is not None:
-        print(f"interrupted by {interruption.name} before the start", file=sys.stderr)
-        return 128 + interruption.signal
     if resumed is None:
         folder.create()
-    write_whole(folder.config, lambda file: file.write(to_json(settings).encode()))
-    data: Record = {"dataset": dataset.source, "notice": dataset.notice}
-    write_json(folder.environment, environment | data | {"earlier": earlier})
-    with Reporter(settings.epochs, console) as reporter:
-        _announce(reporter, run, environment)
+    with (
+        folder.locked(),
+        Reporter(settings.epochs, console) as reporter,
+        deferred_signals() as interruption,
+    ):
+        _announce(reporter, run)
         summary = run.train(reporter, interruption, resume=resumed is not None)
         if summary is None:
             reporter.say(f"interrupted by {interruption.name}; all is saved, go on with:")
@@ -137,7 +130,7 @@ def _run(arguments: Arguments, interruption: Interruption) -> int:
     return 0
 
 
-def _announce(reporter: Reporter, run: Run, environment: Record) -> None:
+def _announce(reporter: Reporter, run: Run) -> None:
     settings, dataset = run.settings, run.dataset
     if dataset.notice is not None:
         reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
@@ -146,13 +139,15 @@ def _announce(reporter: Reporter, run: Run, environment: Record) -> None:
         f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes"
     )
     masking = describe_masking(settings)
-    if run.density < 1:
+    if run.density < 1 and settings.mask_start_epoch >= settings.epochs:
+        masking += f", but dense: --mask-start-epoch={settings.mask_start_epoch} is never reached"
+    elif run.density < 1:
         masking += f", density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
     reporter.say(f"model   ResMLP, {run.parameters:,} parameters, {masking}")
     reporter.say(
         f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "
         f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
-        f"{environment['devices']} x {environment['device']}"
+        f"{len(jax.devices())} x {jax.devices()[0].device_kind}"
     )
     reporter.say(f"folder  {run.folder.path}")
 

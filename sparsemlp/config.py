@@ -70,6 +70,8 @@ class Config:
     """Blocks of the model."""
     expansion: int = 4
     """Hidden features over features of the channel linears."""
+    layer_scale: Annotated[float | None, open_default("FLOAT", "0.1 up to depth 18")] = None
+    """Value that the layer scales start from."""
     drop_path: float = 0.0
     """Probability that an image skips a residual branch in training."""
 
@@ -93,7 +95,7 @@ class Config:
     data_dir: Annotated[Path | None, open_default("FOLDER", "that of TensorFlow Datasets")] = None
     """Folder of prepared data sets."""
     checkpoint_every: float = 30.0
-    """Seconds between checkpoints: what a crash can lose at the most."""
+    """Seconds between checkpoints: about what a crash can lose."""
     tensorboard: bool = False
     """Write TensorBoard events as well (needs tensorboardX)."""
 
@@ -106,15 +108,20 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str, source: Path) -> Config:
-    """Reads what `to_json` wrote.
+    """Reads what `to_json` wrote; an option that is younger than the text has its default.
 
     Raises:
       InputError: the text is no configuration of this version; the message names `source`.
     """
     try:
         values = json.loads(text)
-        values["data_dir"] = None if values["data_dir"] is None else Path(values["data_dir"])
+        if not isinstance(values, dict) or "dataset" not in values:
+            raise TypeError("it names no dataset")
+        if values.get("data_dir") is not None:
+            values["data_dir"] = Path(values["data_dir"])
         for name, hint in get_type_hints(Config).items():
+            if name not in values:
+                continue
             kinds = get_args(hint) or (hint,)
             kinds = (*kinds, int) if float in kinds else kinds
             if not isinstance(values[name], kinds):
@@ -122,3 +129,16 @@ def from_json(text: str, source: Path) -> Config:
         return Config(**values)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{source} is no configuration of this version: {error}") from error
+
+
+def read_config(path: Path) -> Config:
+    """Reads the configuration of a run from its file.
+
+    Raises:
+      InputError: the file cannot be read, or is no configuration of this version.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    return from_json(text, path)

@@ -7,13 +7,21 @@ the most characters besides `*` and `?`, for each kind of rule. The order of a p
 """
 
 import fnmatch
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jaxtyping import Array
 
-from sparsemlp.blocks import block_grid
+from sparsemlp.blocks import (
+    Block,
+    block_grid,
+    divides,
+    format_block,
+    nearest_blocks,
+    why_indivisible,
+)
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask
 from sparsemlp.rules import BlockMasking, Rule
@@ -110,12 +118,34 @@ def block_counts(params: Mapping[str, Any], plan: Plan) -> dict[str, int]:
     Raises:
       InputError: as `check_plan`.
     """
-    counts: dict[str, int] = {}
-    for path, kernel, rule in _masked_kernels(params, plan):
-        name = "/".join(path)
-        down, across = block_grid((kernel.shape[0], kernel.shape[1]), rule.block, name)
-        counts[name] = down * across
-    return counts
+    kernels = [
+        ("/".join(path), (kernel.shape[0], kernel.shape[1]), rule.block)
+        for path, kernel, rule in _masked_kernels(params, plan)
+    ]
+    _check_blocks(kernels)
+    return {name: math.prod(block_grid(shape, block)) for name, shape, block in kernels}
+
+
+def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
+    """Raises InputError for the first block that does not divide its kernel.
+
+    The message offers blocks that divide all kernels with that block, and the layers that the
+    block does divide.
+    """
+    broken = [(name, shape, block) for name, shape, block in kernels if not divides(block, shape)]
+    if not broken:
+        return
+    name, shape, block = broken[0]
+    alike = [(path, other) for path, other, used in kernels if used == block]
+    common = tuple(math.gcd(*sides) for sides in zip(*(other for _, other in alike), strict=True))
+    nearest = " or ".join(map(format_block, nearest_blocks((common[0], common[1]), block)))
+    divided = {path.split("/")[-2] for path, other in alike if divides(block, other)}
+    divided -= {path.split("/")[-2] for path, other in alike if not divides(block, other)}
+    way_out = f"; nearest that divide all its kernels: {nearest}"
+    if divided:
+        way_out += f"; or mask only the layers that it divides: {','.join(sorted(divided))}"
+        way_out += " (--mask-layers)"
+    raise InputError(why_indivisible(block, shape, name) + way_out)
 
 
 def flatten_masks(masks: Masks) -> dict[str, BlockMask]:

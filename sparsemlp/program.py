@@ -46,6 +46,7 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
             expansion=settings.expansion,
             n_classes=dataset.n_classes,
             drop_path=settings.drop_path,
+            layer_scale=settings.layer_scale,
             plan=plan,
             engine=settings.engine,
             dtype=jnp.dtype(settings.precision),
@@ -83,7 +84,7 @@ def n_parameters(params: Any) -> int:
 
 
 def mask_density(params: Any, plan: Plan) -> float:
-    """The share of the maskable weights that is kept; 1 if nothing is masked."""
+    """The share of the weights of all masked kernels that is kept; 1 if nothing is masked."""
     masks = flatten_masks(jax.eval_shape(lambda p: select_masks(p, plan), params)).values()
     sizes = [math.prod(mask.kernel_shape) for mask in masks]
     kept = [mask.n_kept * math.prod(mask.block) for mask in masks]

@@ -9,6 +9,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from sparsemlp.files import Record
 
 
+class TalkativeConsole(Console):
+    """A console whose reader may go away, as `| head` does, without ending the run."""
+
+    def on_broken_pipe(self) -> None:
+        """Goes on in silence."""
+        self.quiet = True
+
+
 class Reporter(contextlib.AbstractContextManager):
     """Prints the progress of one run.
 
@@ -19,7 +27,7 @@ class Reporter(contextlib.AbstractContextManager):
 
     def __init__(self, n_epochs: int, console: Console | None = None) -> None:
         self._n_epochs = n_epochs
-        self._console = Console(highlight=False) if console is None else console
+        self._console = TalkativeConsole(highlight=False) if console is None else console
         self._bar: Progress | None = None
         self._task: Any = None
 

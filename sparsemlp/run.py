@@ -1,14 +1,14 @@
 """One run from its settings to its folder: epochs, records, checkpoints, pictures."""
 
-import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
 from sparsemlp.checkpoint import Checkpoints
+from sparsemlp.config import to_json
 from sparsemlp.data import ImageDataset
-from sparsemlp.errors import InputError
+from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.interruption import Interruption
@@ -24,6 +24,7 @@ from sparsemlp.program import (
     n_parameters,
 )
 from sparsemlp.progress import Reporter
+from sparsemlp.resume import restore_run
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings
 from sparsemlp.tensorboard import TensorBoard, require_tensorboardx
@@ -45,7 +46,7 @@ class Run:
     Args:
       settings: what to train.
       dataset: what to train on.
-      folder: where everything goes, made already.
+      folder: where everything goes; made before `train`.
       title: the run in a few words, for pictures.
 
     Raises:
@@ -94,7 +95,8 @@ class Run:
             board = (
                 TensorBoard(self.folder.tensorboard, step) if self.settings.tensorboard else None
             )
-            best = max((float(r["test_top1"]) for r in self.history.read()), default=-1.0)
+            counting = (r for r in self.history.read() if self._counts(r["epoch"] - 1))
+            best = max((float(record["test_top1"]) for record in counting), default=-1.0)
             while step < self.total_steps:
                 epoch, position = divmod(step, self.trainer.steps_per_epoch)
                 masked = epoch >= self.settings.mask_start_epoch
@@ -115,11 +117,10 @@ class Run:
                     reporter.epoch(record)
                     if board is not None:
                         board.write(record)
-                    if record["test_top1"] >= best:
+                    if self._counts(epoch) and record["test_top1"] >= best:
                         best = score = float(record["test_top1"])
                 last = step == self.total_steps or interruption.signal is not None
-                metadata: Record = {"seconds": self.trainer.seconds, "data": self.digest}
-                keeper.offer(step, state, metadata, score, now=last)
+                keeper.offer(step, state, self._metadata(), score, now=last)
                 if interruption.signal is not None and step < self.total_steps:
                     break
             if board is not None:
@@ -129,37 +130,40 @@ class Run:
             return self._summarise(best) if step == self.total_steps else None
 
     def _start(self, checkpoints: Checkpoints, *, resume: bool) -> tuple[TrainState, int]:
-        if not resume:
-            return initial_state(self.program), 0
-        if not checkpoints.steps():
-            if self.folder.summary.exists():
-                raise InputError(
-                    f"{self.folder.path} is a finished run whose checkpoints are gone: there is "
-                    "nothing to resume; start anew with --out"
-                )
-            warnings.warn(
-                f"no checkpoint had been saved in {self.folder.checkpoints}: starting from the "
-                "first step",
-                stacklevel=2,
+        """The state to begin with, saved already, and its step; then says what the run is."""
+        restored = None
+        if resume:
+            restored = restore_run(
+                self.folder,
+                checkpoints,
+                self.shapes,
+                steps_per_epoch=self.trainer.steps_per_epoch,
+                data=self.digest,
             )
-            self.history.keep_through(0)
-            return initial_state(self.program), 0
-        restored = checkpoints.restore(self.shapes)
-        if restored.metadata["data"] != self.digest:
-            raise InputError(
-                f"{self.dataset.source} is not the data that {self.folder.path} was started on: "
-                "its checksum differs; give the same --data-dir or file"
-            )
-        epochs_done = restored.step // self.trainer.steps_per_epoch
-        self.history.keep_through(epochs_done)
-        found = [record["epoch"] for record in self.history.read()]
-        if found != list(range(1, epochs_done + 1)):
-            raise InputError(
-                f"{self.folder.metrics} lacks records of the {epochs_done} epochs before the "
-                "checkpoint: restore the file, or start anew with --out"
-            )
+        self._write_description()
+        if restored is None:
+            state = initial_state(self.program)
+            checkpoints.save(0, state, self._metadata())
+            return state, 0
         self.trainer.seconds = float(restored.metadata["seconds"])
         return restored.state, restored.step
+
+    def _write_description(self) -> None:
+        """Writes configuration and environment; that of an earlier start is kept below it."""
+        earlier: list[Any] = []
+        if before := self.folder.read_environment():
+            earlier = [*before.pop("earlier", []), before]
+        write_whole(self.folder.config, lambda file: file.write(to_json(self.settings).encode()))
+        data: Record = {"dataset": self.dataset.source, "notice": self.dataset.notice}
+        write_json(self.folder.environment, describe_environment() | data | {"earlier": earlier})
+
+    def _metadata(self) -> Record:
+        return {"seconds": self.trainer.seconds, "data": self.digest}
+
+    def _counts(self, epoch: int) -> bool:
+        """Whether an epoch, from 0, can be the best: a dense one cannot in a run that masks."""
+        start = self.settings.mask_start_epoch
+        return self.density == 1 or epoch >= start or start >= self.settings.epochs
 
     def _report(self, reporter: Reporter, state: TrainState, epoch: int, step: int) -> None:
         images = int(state.totals["images"])
@@ -228,7 +232,7 @@ class Run:
             "epochs": self.settings.epochs,
             "steps": self.total_steps,
             "parameters": self.parameters,
-            "density": self.density,
+            "density": records[-1]["density"],
             "loss": records[-1]["loss"],
             "test_top1": records[-1]["test_top1"],
             "test_top5": records[-1]["test_top5"],
@@ -239,15 +243,10 @@ class Run:
         return summary
 
     def _not_finite(self, epoch: int, step: int, checkpoints: Checkpoints) -> str:
-        steps = checkpoints.steps()
-        left = (
-            f"the last good checkpoint is {self.folder.checkpoints / str(steps[-1])}"
-            if steps
-            else "no checkpoint had been saved yet"
-        )
+        good = self.folder.checkpoints / str(checkpoints.steps()[-1])
         return (
             f"loss or parameters became NaN or infinite in epoch {epoch + 1}, at or before step "
-            f"{step}; {left}; lower --lr, or go on with --allow-nan"
+            f"{step}; the last good checkpoint is {good}; lower --lr, or go on with --allow-nan"
         )
 
 

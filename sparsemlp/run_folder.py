@@ -1,20 +1,16 @@
-"""The folder of a run: what lies where, and files that are either whole or not there."""
+"""The folder of a run: what lies where, and who may write there."""
 
 import contextlib
-import importlib.metadata
+import fcntl
 import json
-import os
-import platform
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-
-import jax
 
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
 
-_PACKAGES = ("sparsemlp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_LEFTOVERS = (".lock", ".config.json.saving")
+"""What a run that was killed before its first file may leave."""
 
 
 class RunFolder:
@@ -44,7 +40,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            occupied = any(self.path.iterdir())
+            occupied = any(path.name not in _LEFTOVERS for path in self.path.iterdir())
         except OSError as error:
             raise InputError(
                 f"the run folder {self.path} cannot be made: {error.strerror}; choose another "
@@ -64,6 +60,27 @@ class RunFolder:
                 "folder that an earlier run printed at its start"
             )
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other process from writing here; the system lets go when this one ends.
+
+        Raises:
+          InputError: another process trains in this folder, or it cannot be written.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context((self.path / ".lock").open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process is training in {self.path}: wait for it, or stop it first"
+                ) from error
+            except OSError as error:
+                raise InputError(
+                    f"the run folder {self.path} cannot be written: {error.strerror}"
+                ) from error
+            yield
+
     def read_environment(self) -> Record:
         """What `environment.json` says, empty if it is lost or damaged."""
         with contextlib.suppress(OSError, ValueError):
@@ -71,45 +88,3 @@ class RunFolder:
             if isinstance(environment, dict):
                 return environment
         return {}
-
-
-def describe_environment() -> Record:
-    """Versions, processor, devices and commit: what a number should be read beside."""
-    devices = jax.devices()
-    return {
-        "versions": {"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-        "backend": jax.default_backend(),
-        "device": devices[0].device_kind,
-        "devices": len(devices),
-        "commit": _commit(),
-        "command": sys.argv,
-    }
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that this package is imported from, `+` if it was changed."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", here, *words], capture_output=True, text=True, timeout=10, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", __file__)
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -16,7 +16,13 @@ from sparsemlp.plan import Plan
 from sparsemlp.rules import BlockMasking, check_backward, check_built
 from sparsemlp.selection import check_score
 
-_MASK_LAYERS = "XPatch,XChannel"
+_MODEL: dict[str, Any] = {
+    "block": "32x32",
+    "ratio": 0.0,
+    "mask_layers": "XPatch,XChannel",
+    "depth": 5,
+}
+"""Defaults of the options that a model string replaces."""
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -64,12 +70,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
         "cutmix": _default(config.cutmix, 0.0 if digits else 0.8),
     }
     if config.config is None:
-        changes |= {
-            "block": _default(config.block, "32x32"),
-            "ratio": _default(config.ratio, 0.0),
-            "mask_layers": _default(config.mask_layers, _MASK_LAYERS),
-            "depth": _default(config.depth, 5),
-        }
+        changes |= _model_options(config)
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings = Settings(**(values | changes))
     check(settings)
@@ -129,16 +130,16 @@ def model_and_plan(config: Config) -> tuple[int, Plan]:
         for rules in plan.values():
             check_built(*(rules if isinstance(rules, tuple) else (rules,)))
         return depth, plan
-    block = parse_block(_default(config.block, "32x32"))
-    rule = BlockMasking(block, _default(config.ratio, 0.0), backward, config.score)
-    kinds = [kind.strip() for kind in _default(config.mask_layers, _MASK_LAYERS).split(",")]
+    chosen = _model_options(config)
+    rule = BlockMasking(parse_block(chosen["block"]), chosen["ratio"], backward, config.score)
+    kinds = [kind.strip() for kind in chosen["mask_layers"].split(",")]
     for kind in kinds:
         if kind not in LAYER_PATTERNS:
             raise InputError(
                 f"--mask-layers names {kind!r}: choose from {', '.join(LAYER_PATTERNS)}"
             )
-    plan = {LAYER_PATTERNS[kind]: rule for kind in kinds} if config.ratio else {}
-    return _default(config.depth, 5), plan
+    plan = {LAYER_PATTERNS[kind]: rule for kind in kinds} if rule.ratio else {}
+    return chosen["depth"], plan
 
 
 def augmentation(config: Settings) -> Augmentation:
@@ -160,10 +161,14 @@ def describe_masking(config: Config) -> str:
         return f"{config.config.strip()} {config.backward} backward"
     if not config.ratio:
         return "dense"
-    block = format_block(parse_block(_default(config.block, "32x32")))
-    layers = _default(config.mask_layers, _MASK_LAYERS)
-    where = "" if layers == _MASK_LAYERS else f" in {layers}"
+    chosen = _model_options(config)
+    block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
+    where = "" if layers == _MODEL["mask_layers"] else f" in {layers}"
     return f"{block} at {config.ratio:g}{where}, {config.backward} backward"
+
+
+def _model_options(config: Config) -> dict[str, Any]:
+    return {name: _default(getattr(config, name), value) for name, value in _MODEL.items()}
 
 
 def _default[T](value: T | None, default: T) -> T:

@@ -1,6 +1,7 @@
 """Settings that every test shares."""
 
 import os
+from collections.abc import Iterator
 
 # On a GPU: the same bits in every run, and room for the subprocesses of some tests.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true"
@@ -22,3 +23,10 @@ install_import_hook(["sparsemlp", "pallas_kernels"], "beartype.beartype")
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets values of a wrong type or shape reach the library, as they do outside the tests."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_programs() -> Iterator[None]:
+    """Compiled programs live as long as their cache, each in thousands of memory maps."""
+    yield
+    jax.clear_caches()

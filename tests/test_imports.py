@@ -28,9 +28,9 @@ LAYERS = (
         "quiet_orbax",
         "tensorboard",
     ),
-    ("masks", "engines", "manifest", "history", "run_folder", "progress"),
+    ("masks", "engines", "environment", "manifest", "history", "run_folder", "progress"),
     ("selection", "checkpoint", "pictures"),
-    ("rules",),
+    ("rules", "resume"),
     ("plan", "linear"),
     ("modules", "model_string"),
     ("resmlp", "settings"),
@@ -257,3 +257,13 @@ def test_a_circle_is_found_and_named(graph):
     found = circle(closed)
     assert found is not None
     assert "pallas_kernels.reference -> pallas_kernels.layout" in found
+
+
+UNTESTED = {"errors", "__init__", "engine", "cifar10", "torch_resmlp"}
+"""Declarations alone, or tested under another name: `test_cifar10_program`, `test_benchmark`."""
+
+
+def test_the_tests_mirror_the_sources() -> None:
+    tested = {path.stem.removeprefix("test_") for path in (ROOT / "tests").rglob("test_*.py")}
+    missing = {name for name, path in sources() if path.stem not in tested | UNTESTED}
+    assert not missing, f"no test file for {', '.join(sorted(missing))}"

@@ -94,8 +94,17 @@ def test_a_block_that_does_not_divide_names_layer_side_and_a_way_out():
     message = str(caught.value)
     assert re.search(r"block_0/X\w+/kernel", message)
     assert "in 64 % 48 != 0" in message or "in 256 % 48 != 0" in message
-    for block in re.findall(r"\d+x\d+", message.split("nearest that do:")[1]):
-        shapes(Config(block=block, ratio=0.5, mask_layers="XChannel1"))
+    suggested = re.findall(r"\d+x\d+", message.split("nearest that divide all its kernels:")[1])
+    assert suggested
+    for block in suggested:
+        shapes(Config(block=block, ratio=0.5))
+
+
+def test_layers_that_the_block_does_divide_are_offered_and_can_be_had():
+    odd = like_cifar10(28, 28)
+    with pytest.raises(InputError, match=r"49 % 32.*XChannel1,XChannel2 \(--mask-layers\)"):
+        build_program(resolve(Config(ratio=0.5), "cifar10"), odd)
+    build_program(resolve(Config(ratio=0.5, mask_layers="XChannel1,XChannel2"), "cifar10"), odd)
 
 
 def test_images_that_are_not_square_are_refused():

@@ -1,11 +1,9 @@
 """A run folder is new or an error, and says on what its numbers were made."""
 
-import json
-
 import pytest
 
 from sparsemlp.errors import InputError
-from sparsemlp.run_folder import RunFolder, describe_environment
+from sparsemlp.run_folder import RunFolder
 
 
 def test_a_folder_is_made_with_its_parents(tmp_path):
@@ -48,10 +46,27 @@ def test_every_path_lies_in_the_folder_under_a_name_of_its_own(tmp_path):
     assert len(set(paths)) == len(paths)
 
 
-def test_the_environment_can_be_written_and_names_versions_device_and_commit():
-    environment = json.loads(json.dumps(describe_environment()))
-    assert {"python", "jax", "jaxlib", "flax", "optax", "sparsemlp"} <= set(environment["versions"])
-    assert environment["device"]
-    assert environment["devices"] >= 1
-    assert environment["cores"] >= 1
-    assert "commit" in environment
+def test_leftovers_of_a_run_that_never_began_do_not_occupy_a_folder(tmp_path):
+    (tmp_path / ".config.json.saving").touch()
+    with RunFolder(tmp_path).locked():
+        pass
+    RunFolder(tmp_path).create()
+
+
+def test_only_one_process_may_write_in_a_folder(tmp_path):
+    folder = RunFolder(tmp_path)
+    with (
+        folder.locked(),
+        pytest.raises(InputError, match="another process is training in"),
+        RunFolder(tmp_path).locked(),
+    ):
+        pass
+    with folder.locked():
+        pass
+
+
+def test_a_lost_or_damaged_environment_reads_as_empty(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert folder.read_environment() == {}
+    folder.environment.write_bytes(b"\xff{")
+    assert folder.read_environment() == {}

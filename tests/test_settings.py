@@ -74,7 +74,9 @@ def test_settings_are_complete_and_stay_what_they_are(config, dataset):
     settings = resolve(config, dataset)
     left_open = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) is None}
     beside_a_string = {"block", "ratio", "mask_layers", "depth"}
-    assert left_open == {"data_dir"} | (beside_a_string if config.config else {"config"})
+    assert left_open == {"data_dir", "layer_scale"} | (
+        beside_a_string if config.config else {"config"}
+    )
     for name in ("cifar10", "digits"):
         assert resolve(settings, name) == settings
 

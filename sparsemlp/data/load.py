@@ -57,7 +57,14 @@ def load_dataset(
         )
 
     folder = data_dir or _default_folder()
-    if not is_prepared(folder):
+    try:
+        prepared = is_prepared(folder)
+    except OSError as error:
+        raise InputError(
+            f"{prepared_folder(folder)} is not readable ({error.strerror}): change its "
+            "permissions or pass another --data-dir"
+        ) from error
+    if not prepared:
         obstacle = _why_not_preparable(folder, archive, network_timeout_s)
         if obstacle and name == "auto":
             notice = (

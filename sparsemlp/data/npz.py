@@ -127,6 +127,11 @@ def _checked_n_classes(
 ) -> int:
     if entry is None:
         n_classes, origin = int(train_labels.max()) + 1, "the training labels"
+        if n_classes > len(train_labels):
+            raise InputError(
+                f"{path}: train_labels holds {n_classes - 1}, more classes than the "
+                f"{len(train_labels)} training images: correct the labels, or store n_classes"
+            )
     elif entry.dtype.kind in "iu" and entry.size == 1 and int(entry.item()) >= 1:
         n_classes, origin = int(entry.item()), "n_classes"
     else:
