@@ -25,15 +25,18 @@ class Interruption:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Interruption]:
-    """Notes the first SIGINT or SIGTERM instead of dying of it; a second one acts at once."""
+    """Notes the first SIGINT or SIGTERM instead of dying of it; a second one acts at once.
+
+    That holds even where the signals were ignored, as in the background of a shell script.
+    """
     interruption = Interruption()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    at_once = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.getsignal(number) for number in at_once}
 
     def note(number: int, frame: FrameType | None) -> None:
         del frame
         interruption.signal = number
-        for each, handler in before.items():
+        for each, handler in at_once.items():
             signal.signal(each, handler)
         print(
             f"{interruption.name}: finishing the steps under way, then saving; a second signal "
@@ -41,7 +44,7 @@ def deferred_signals() -> Iterator[Interruption]:
             file=sys.stderr,
         )
 
-    for number in numbers:
+    for number in at_once:
         signal.signal(number, note)
     try:
         yield interruption
