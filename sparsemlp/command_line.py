@@ -7,6 +7,7 @@ of the signal after an interruption.
 import contextlib
 import dataclasses
 import datetime
+import os
 import re
 import shlex
 import sys
@@ -63,6 +64,9 @@ def main(description: str | None, arguments: Sequence[str] | None = None) -> int
     except NotFiniteError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 3
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("stopped at once; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
