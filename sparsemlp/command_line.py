@@ -68,7 +68,10 @@ def main(description: str | None, arguments: Sequence[str] | None = None) -> int
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print("stopped at once; --resume goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "stopped at once; a run that had begun goes on from its last checkpoint with --resume",
+            file=sys.stderr,
+        )
         return 130
 
 

@@ -158,7 +158,8 @@ class Run:
         write_json(self.folder.environment, describe_environment() | data | {"earlier": earlier})
 
     def _metadata(self) -> Record:
-        return {"seconds": self.trainer.seconds, "data": self.digest}
+        source = self.dataset.source
+        return {"seconds": self.trainer.seconds, "dataset": source, "data": self.digest}
 
     def _counts(self, epoch: int) -> bool:
         """Whether an epoch, from 0, can be the best: a dense one cannot in a run that masks."""

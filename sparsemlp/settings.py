@@ -4,6 +4,7 @@ A stored run keeps these values, so that it can be repeated even if a default ch
 """
 
 import dataclasses
+import math
 from typing import Any, Literal, get_args
 
 from sparsemlp.augment import Augmentation
@@ -31,7 +32,8 @@ Precision = Literal["float32", "bfloat16"]
 class Settings(Config):
     """A configuration without open defaults, as `resolve` returns it.
 
-    `block`, `ratio`, `mask_layers` and `depth` are None beside a model string.
+    `block`, `ratio`, `mask_layers` and `depth` are None beside a model string; `layer_scale` None
+    is the published value for the depth, `data_dir` None the folder of TensorFlow Datasets.
     """
 
     epochs: int = 200
@@ -97,8 +99,10 @@ def check(config: Settings) -> None:
             raise InputError(f"{_flag(name)}={value} is too small: it must be at least {least}")
     for name in ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every"):
         value = getattr(config, name)
-        if not 0 <= value < float("inf"):
+        if not 0 <= value < math.inf:
             raise InputError(f"{_flag(name)}={value} must be a finite number, at least 0")
+    if config.layer_scale is not None and not math.isfinite(config.layer_scale):
+        raise InputError(f"--layer-scale={config.layer_scale} must be a finite number")
     if config.warmup_epochs > config.epochs:
         raise InputError(
             f"--warmup-epochs={config.warmup_epochs} is longer than --epochs={config.epochs}"

@@ -168,6 +168,7 @@ def test_augmentation_holds_the_chosen_numbers():
         ({"seed": -1}, "--seed=-1 is outside"),
         ({"seed": 2**32}, "--seed=4294967296 is outside"),
         ({"drop_path": 1.0}, "--drop-path=1.0 is outside"),
+        ({"layer_scale": math.nan}, "--layer-scale=nan must be a finite number"),
         ({"flip": 1.5}, "flip=1.5"),
         ({"crop_padding": -1}, "crop_padding=-1"),
         ({"mixup": -0.1}, "-0.1"),
