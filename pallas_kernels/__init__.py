@@ -1,12 +1,22 @@
 """Engines: the matrix products of a block-sparse linear layer, arrays in, arrays out."""
 
-from pallas_kernels.engine import Engine, SparseLayer
+from pallas_kernels.cpu import Cpu
+from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
 from pallas_kernels.reference import Reference
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Reference(),)}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Cpu(), Reference())}
 """Every engine of this version by name, the ones that `auto` prefers first."""
 
-PLANNED_ENGINES = ("cpu", "mosaic", "triton")
+PLANNED_ENGINES = ("mosaic", "triton")
 """Names that the design reserves for engines to come."""
 
-__all__ = ["ENGINES", "PLANNED_ENGINES", "Engine", "Reference", "SparseLayer"]
+__all__ = [
+    "ENGINES",
+    "PLANNED_ENGINES",
+    "Cpu",
+    "Engine",
+    "Phase",
+    "Reference",
+    "SparseLayer",
+    "Weights",
+]

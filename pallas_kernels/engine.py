@@ -6,9 +6,14 @@ conformance test.
 
 import abc
 import dataclasses
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Array, Float, Int
+
+from pallas_kernels import dense
+
+Phase = Literal["product", "input_gradient", "kernel_gradient", "mlp"]
+"""What an engine can be asked for: one of the three products, or a fused pair of layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +35,17 @@ class SparseLayer:
     dtype: str
 
 
+class Weights(NamedTuple):
+    """The arrays of a layer: kernel `[in, out]`, bias `[out]` or None, kept int32 `[k]` or None.
+
+    The gradients of a layer have the same form, without `kept`.
+    """
+
+    kernel: Any
+    bias: Any
+    kept: Any = None
+
+
 class Engine(abc.ABC):
     """Computes the products of a layer from the kept blocks.
 
@@ -39,6 +55,8 @@ class Engine(abc.ABC):
     """
 
     name: str
+    platforms: tuple[str, ...] = ()
+    """Where it is meant to run: there, `auto` says so once if it cannot."""
 
     @abc.abstractmethod
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
@@ -48,6 +66,16 @@ class Engine(abc.ABC):
           layer: the layer.
           platform: JAX's name of the backend: `cpu`, `gpu`, `tpu`.
         """
+
+    def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
+        """Whether it is expected to be faster than the engines after it, by measurement.
+
+        Args:
+          phase: what is to be computed.
+          layer: the layer.
+          n_rows: rows of x, or samples times channels along the token axis.
+        """
+        return True
 
     @abc.abstractmethod
     def product(
@@ -79,3 +107,38 @@ class Engine(abc.ABC):
         layer: SparseLayer,
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
+
+    def parameter_gradients(
+        self,
+        x: Float[Array, "..."],
+        dy: Float[Array, "..."],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
+        """`dW = (x^T dy) * M` and `db`, dy summed over all but its features."""
+        return self.kernel_gradient(x, dy, kept, layer), dense.bias_gradient(dy, layer.axis)
+
+    def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
+        """Whether `mlp` and `mlp_gradients` can compute this pair of layers."""
+        return False
+
+    def mlp(
+        self,
+        x: Float[Array, "*batch in"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> Float[Array, "*batch out"]:
+        """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`."""
+        raise NotImplementedError
+
+    def mlp_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
+        """dx and the gradients of both layers' kernels and biases, zero in dropped blocks."""
+        raise NotImplementedError

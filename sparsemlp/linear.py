@@ -78,10 +78,24 @@ def sparse_linear(
     x, kernel = x.astype(dtype), kernel.astype(dtype)
     bias = None if bias is None else bias.astype(dtype)
     if mask is None or mask.n_kept == mask.n_blocks:
-        return dense.product(x, kernel, bias, axis)
+        return _dense_linear(axis, *_varying_alike(x, kernel, bias))
     layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, str(dtype))
     products = _Products(choose_engine(engine, layer), layer, backward)
-    return _masked_linear(products, x, kernel, bias, mask.kept)
+    return _masked_linear(products, *_varying_alike(x, kernel, bias, mask.kept))
+
+
+def _varying_alike(*operands: Array | None) -> list[Array | None]:
+    """Operands that all vary over the mesh axes over which any of them does.
+
+    Under `shard_map` the gradient of a custom rule has to vary as its operand does. A replicated
+    kernel beside a sharded x is cast here, and JAX sums the gradient of a cast over its axes.
+    """
+    vary = [frozenset() if a is None else jax.typeof(a).manual_axis_type.varying for a in operands]
+    axes = frozenset[str]().union(*vary)
+    return [
+        a if a is None or own == axes else jax.lax.pcast(a, tuple(axes - own), to="varying")
+        for a, own in zip(operands, vary, strict=True)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +137,27 @@ def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
 
 
 _masked_linear.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _dense_linear(axis: Literal[-1, -2], x: Array, kernel: Array, bias: Array | None) -> Array:
+    """XLA's product. Its own gradients would sum dW and db over samples in the operands' dtype."""
+    return dense.product(x, kernel, bias, axis)
+
+
+def _dense_forward(
+    axis: Literal[-1, -2], x: Array, kernel: Array, bias: Array | None
+) -> tuple[Array, tuple]:
+    return dense.product(x, kernel, bias, axis), (x, kernel, bias)
+
+
+def _dense_backward(axis: Literal[-1, -2], residuals: tuple, dy: Array) -> tuple:
+    x, kernel, bias = residuals
+    dx, dw = dense.input_gradient(dy, kernel, axis), dense.kernel_gradient(x, dy, axis)
+    return dx, dw, None if bias is None else dense.bias_gradient(dy, axis)
+
+
+_dense_linear.defvjp(_dense_forward, _dense_backward)
 
 
 def _check_shapes(

@@ -1,0 +1,119 @@
+"""The time of a whole training step: dense, masked with each engine, and PyTorch."""
+
+import dataclasses
+import functools
+import importlib.util
+import sys
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from timing import Contender, print_table, take_turns
+
+from pallas_kernels import ENGINES
+from sparsemlp import InputError, parse_block
+from sparsemlp.config import Config
+from sparsemlp.data import ImageDataset
+from sparsemlp.program import build_program
+from sparsemlp.settings import resolve
+from sparsemlp.train_state import initial_state
+from sparsemlp.training import train_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The median time of a whole training step of the CIFAR-10 model."""
+
+    block: str = "32x32"
+    """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
+    ratio: float = 0.8
+    """Fraction of blocks to drop, in (0, 1)."""
+    backward: str = "masked"
+    """Backward pass: masked, dense, straight_through."""
+    batch_size: int = 128
+    """Images in a step."""
+    rounds: int = 15
+    """How often each contender takes its turn; the median is over these."""
+    steps: int = 5
+    """Steps in a turn."""
+
+
+def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
+    """The median time of a whole training step of the CIFAR-10 model."""
+    if options.rounds < 1 or options.steps < 1:
+        raise InputError("--rounds and --steps must be at least 1")
+    if options.ratio == 0:
+        raise InputError("--ratio=0 is the dense baseline itself: choose a ratio in (0, 1)")
+    dataset = random_images(max(2048, options.batch_size))
+    masked = f"{options.block} at {options.ratio:g}, {options.backward}"
+    contenders: dict[str, Contender] = {"dense": _jax_steps(dataset, options, 0.0, "auto")}
+    for engine in ENGINES:
+        contenders[f"{engine}: {masked}"] = _jax_steps(dataset, options, options.ratio, engine)
+    has_torch = importlib.util.find_spec("torch") is not None
+    if has_torch:
+        contenders |= _pytorch_steps(dataset, options, masked)
+    else:
+        print("PyTorch is not installed (extra `peers`): its rows are left out", file=sys.stderr)
+    seconds = take_turns(contenders, options.rounds, options.steps)
+    title = f"training step, batch {options.batch_size}, float32"
+    print_table(title, seconds, "dense", ("torch",) if has_torch else ())
+
+
+def random_images(n_images: int) -> ImageDataset:
+    """Noise in the shape of CIFAR-10: speed does not depend on what is on an image."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (n_images, 32, 32, 3), dtype=np.uint8)
+    labels = rng.integers(0, 10, n_images).astype(np.int32)
+    return ImageDataset(
+        name="noise",
+        source="noise",
+        train_images=images,
+        train_labels=labels,
+        test_images=images[:1],
+        test_labels=labels[:1],
+        n_classes=10,
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+    )
+
+
+def _pytorch_steps(dataset: ImageDataset, options: Step, masked: str) -> dict[str, Contender]:
+    from torch_resmlp import training_steps
+
+    peers = {"dense": 0.0}
+    if options.backward == "masked":
+        peers[f"mask, {masked}"] = options.ratio
+    return {
+        f"PyTorch {name}": training_steps(
+            dataset.train_images,
+            dataset.train_labels,
+            options.batch_size,
+            parse_block(options.block),
+            ratio,
+        )
+        for name, ratio in peers.items()
+    }
+
+
+def _jax_steps(dataset: ImageDataset, options: Step, ratio: float, engine: str) -> Contender:
+    config = Config(
+        block=options.block,
+        ratio=ratio,
+        backward=options.backward,
+        batch_size=options.batch_size,
+        engine=engine,
+    )
+    program = build_program(resolve(config, dataset.name), dataset)
+    images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)
+    order = jnp.arange(len(labels), dtype=jnp.int32)
+    state = initial_state(program)
+    run = functools.partial(train_steps, program, batch_size=options.batch_size, masked=ratio > 0)
+
+    def train(n_steps: int) -> None:
+        nonlocal state
+        state, _ = run(state, images, labels, order, jnp.int32(0), jnp.int32(n_steps))
+        jax.block_until_ready(state)
+
+    return train

@@ -1,0 +1,199 @@
+"""The native kernels as functions of JAX arrays, built and registered at their first use."""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.cpu.build import BuildError, build_library
+from pallas_kernels.engine import SparseLayer, Weights
+
+SOURCE = Path(__file__).parent / "native" / "handlers.cc"
+_HANDLERS = ("sparsemlp_multiply", "sparsemlp_gradient", "sparsemlp_mlp", "sparsemlp_mlp_gradient")
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL | BuildError:
+    """Builds, loads and registers the kernels, once a process; the reason if that fails."""
+    try:
+        library = ctypes.CDLL(str(build_library(SOURCE)))
+    except BuildError as error:
+        return error
+    except OSError as error:
+        return BuildError(f"the built kernels do not load: {error}")
+    for name in _HANDLERS:
+        jax.ffi.register_ffi_target(
+            name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu"
+        )
+    return library
+
+
+def multiply(
+    x: Float[Array, "..."],
+    kernel: Float[Array, "in out"],
+    bias: Float[Array, " out"] | None,
+    kept: Int[Array, " k"],
+    layer: SparseLayer,
+    *,
+    transposed: bool,
+) -> Float[Array, "..."]:
+    """`x (W * M) + b`, or, transposed, `x (W * M)^T`, along the layer's axis."""
+    shape = list(x.shape)
+    shape[layer.axis] = layer.kernel_shape[0 if transposed else 1]
+    options = {**_block(layer), "axis": np.int64(layer.axis), "transposed": transposed}
+
+    def call(*operands: Array) -> list[Array]:
+        leading = operands[0].shape[: operands[0].ndim - x.ndim]
+        return _call("sparsemlp_multiply", [(*leading, *shape)], operands, options)
+
+    return _batched_over_rows(call)(x, kernel, _or_empty(bias, x), kept)[0]
+
+
+def gradient(
+    x: Float[Array, "..."],
+    dy: Float[Array, "..."],
+    kept: Int[Array, " k"],
+    layer: SparseLayer,
+    *,
+    with_bias: bool,
+) -> tuple[Float[Array, "in out"], Float[Array, " n"]]:
+    """`(x^T dy) * M` along the layer's axis, and db, empty unless `with_bias`."""
+    options = {**_block(layer), "axis": np.int64(layer.axis)}
+    shapes = [layer.kernel_shape, (layer.kernel_shape[1] if with_bias else 0,)]
+
+    @custom_vmap
+    def call(*operands: Array) -> list[Array]:
+        return _call("sparsemlp_gradient", shapes, operands, options)
+
+    _vmap_in_turn(call)
+    dw, db = call(x, dy, kept)
+    return dw, db
+
+
+def mlp(
+    x: Float[Array, "*batch in"],
+    weights: tuple[Weights, Weights],
+    layers: tuple[SparseLayer, SparseLayer],
+    residual: bool,
+) -> Float[Array, "*batch out"]:
+    """`gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`."""
+    options = _pair(layers, residual)
+
+    def call(*operands: Array) -> list[Array]:
+        shape = (*operands[0].shape[:-1], layers[1].kernel_shape[1])
+        return _call("sparsemlp_mlp", [shape], operands, options)
+
+    return _batched_over_rows(call)(x, *_operands(weights, x))[0]
+
+
+def mlp_gradients(
+    x: Float[Array, "*batch in"],
+    dy: Float[Array, "*batch out"],
+    weights: tuple[Weights, Weights],
+    layers: tuple[SparseLayer, SparseLayer],
+    residual: bool,
+) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
+    """dx and the gradients of both layers; that of an absent bias is None."""
+    options = _pair(layers, residual)
+    operands = _operands(weights, x)
+    shapes = [x.shape, *(operands[i].shape for i in (0, 1, 3, 4))]
+
+    @custom_vmap
+    def call(*operands: Array) -> list[Array]:
+        return _call("sparsemlp_mlp_gradient", shapes, operands, options)
+
+    _vmap_in_turn(call)
+    dx, dw1, db1, dw2, db2 = call(x, dy, *operands)
+    first, second = weights
+    return dx, (
+        Weights(dw1, None if first.bias is None else db1),
+        Weights(dw2, None if second.bias is None else db2),
+    )
+
+
+def _call(
+    name: str, shapes: Sequence[Sequence[int]], operands: Sequence[Array], options: dict
+) -> list[Array]:
+    """Calls a kernel; its results vary over the mesh axes of the operand that varies over most."""
+    library = load_library()
+    if isinstance(library, BuildError):
+        raise library
+    most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
+    mesh = most.sharding.mesh
+    result = functools.partial(
+        jax.ShapeDtypeStruct,
+        dtype=operands[0].dtype,
+        sharding=None if mesh.empty else NamedSharding(mesh, PartitionSpec()),
+        manual_axis_type=most.manual_axis_type,
+    )
+    results = [result(tuple(shape)) for shape in shapes]
+    return list(jax.ffi.ffi_call(name, results)(*operands, **options))
+
+
+def _batched_over_rows(call: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
+    """Under `vmap` over the first operand alone, its axis joins the rows."""
+    batched = custom_vmap(call)
+
+    @batched.def_vmap
+    def rule(size: int, in_batched: list[bool], *operands: Array) -> tuple:
+        if not any(in_batched[1:]):
+            return _batched_over_rows(call)(*operands), [True]
+        return _in_turn(_batched_over_rows(call), size, in_batched, operands)
+
+    return batched
+
+
+def _vmap_in_turn(batched: custom_vmap) -> None:
+    @batched.def_vmap
+    def rule(size: int, in_batched: list[bool], *operands: Array) -> tuple:
+        return _in_turn(batched, size, in_batched, operands)
+
+
+def _in_turn(
+    call: Callable[..., list[Array]],
+    size: int,
+    in_batched: Sequence[bool],
+    operands: Sequence[Array],
+) -> tuple[list[Array], list[bool]]:
+    """One call for each member of a batch."""
+    batch = [a for a, is_batched in zip(operands, in_batched, strict=True) if is_batched]
+
+    def one(members: list[Array]) -> list[Array]:
+        rest = iter(members)
+        return call(
+            *(next(rest) if b else a for a, b in zip(operands, in_batched, strict=True))
+        )
+
+    del size
+    results = jax.lax.map(one, batch)
+    return results, [True] * len(results)
+
+
+def _block(layer: SparseLayer) -> dict:
+    return {"rows": np.int64(layer.block[0]), "cols": np.int64(layer.block[1])}
+
+
+def _pair(layers: tuple[SparseLayer, SparseLayer], residual: bool) -> dict:
+    blocks = {
+        f"{side}{index}": size
+        for index, layer in enumerate(layers, 1)
+        for side, size in _block(layer).items()
+    }
+    return {**blocks, "residual": residual}
+
+
+def _operands(weights: tuple[Weights, Weights], x: Array) -> list[Array]:
+    return [
+        operand for w in weights for operand in (w.kernel, _or_empty(w.bias, x), w.kept)
+    ]
+
+
+def _or_empty(bias: Array | None, x: Array) -> Array:
+    return jnp.zeros(0, x.dtype) if bias is None else bias

@@ -1,0 +1,99 @@
+"""Engine `cpu`: native code that reads the kept blocks and nothing else of a kernel."""
+
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.cpu import calls
+from pallas_kernels.cpu.build import BuildError
+from pallas_kernels.cpu.crossover import pays
+from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
+
+DTYPES = ("float32", "bfloat16")
+
+
+class Cpu(Engine):
+    """Computes the products of kept blocks in registers, on XLA's own thread pool.
+
+    Sums are taken in float32. Results do not depend on the number of threads.
+    """
+
+    name = "cpu"
+    platforms = ("cpu",)
+
+    def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
+        """Why not: another platform or dtype, or no compiler; the last with what to install."""
+        if platform not in self.platforms:
+            return f"it is native code for processors and the platform is {platform!r}"
+        if layer.dtype not in DTYPES:
+            return f"it computes {' and '.join(DTYPES)}, not {layer.dtype}"
+        library = calls.load_library()
+        return str(library) if isinstance(library, BuildError) else None
+
+    def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
+        """Whether measurement found it faster than XLA's dense product here."""
+        return pays(phase, layer, n_rows)
+
+    def product(
+        self,
+        x: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        bias: Float[Array, " out"] | None,
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "..."]:
+        """`y = x (W * M) + b`."""
+        return calls.multiply(x, kernel, bias, kept, layer, transposed=False)
+
+    def input_gradient(
+        self,
+        dy: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "..."]:
+        """`dx = dy (W * M)^T`."""
+        return calls.multiply(dy, kernel, None, kept, layer, transposed=True)
+
+    def kernel_gradient(
+        self,
+        x: Float[Array, "..."],
+        dy: Float[Array, "..."],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "in out"]:
+        """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
+        return calls.gradient(x, dy, kept, layer, with_bias=False)[0]
+
+    def parameter_gradients(
+        self,
+        x: Float[Array, "..."],
+        dy: Float[Array, "..."],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
+        """dW, and db from the same pass over dy."""
+        return calls.gradient(x, dy, kept, layer, with_bias=True)
+
+    def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
+        """Any two layers along the features."""
+        return first.axis == second.axis == -1
+
+    def mlp(
+        self,
+        x: Float[Array, "*batch in"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> Float[Array, "*batch out"]:
+        """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`."""
+        return calls.mlp(x, weights, layers, residual)
+
+    def mlp_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
+        """dx and the gradients of both layers; the hidden units are computed again from x."""
+        return calls.mlp_gradients(x, dy, weights, layers, residual)

@@ -1,0 +1,108 @@
+// The kept blocks of a kernel [in, out], grouped by the side of a product that they feed.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "parallel.h"
+#include "simd.h"
+#include "tile.h"
+
+namespace sparsemlp {
+
+// Block (down, across) of a kernel [in, out] covers `cols` inputs and `rows` outputs.
+struct Grid {
+  int64_t in, out, rows, cols;
+  int64_t down() const { return in / cols; }
+  int64_t across() const { return out / rows; }
+};
+
+// The kept ids of a grid; ids are flat, ascending, row-major.
+struct Kept {
+  Grid grid;
+  const int32_t* ids;
+  int64_t n;
+  int64_t down(int64_t slot) const { return ids[slot] / grid.across(); }
+  int64_t across(int64_t slot) const { return ids[slot] % grid.across(); }
+};
+
+// Whether ids ascend strictly inside the grid.
+inline bool valid(const Kept& kept) {
+  int64_t previous = -1;
+  for (int64_t i = 0; i < kept.n; ++i) {
+    if (kept.ids[i] <= previous) return false;
+    previous = kept.ids[i];
+  }
+  return previous < kept.grid.down() * kept.grid.across();
+}
+
+// One side's view of the kept blocks: those that make output block o are
+// slots[begin[o]] .. slots[begin[o + 1]], the input block of each beside it.
+struct Groups {
+  std::vector<int64_t> begin, slot, input;
+  int64_t count() const { return static_cast<int64_t>(begin.size()) - 1; }
+};
+
+// By output of the forward product (blocks of `out`), or, transposed, of dX (blocks of `in`). Of
+// the kept blocks only those that are `live` count, if that is given.
+inline Groups group(const Kept& kept, bool transposed, const std::vector<char>* live = nullptr) {
+  const Grid& grid = kept.grid;
+  Groups groups;
+  groups.begin.assign((transposed ? grid.down() : grid.across()) + 1, 0);
+  groups.slot.resize(kept.n);
+  groups.input.resize(kept.n);
+  const auto skips = [&](int64_t s) { return live && !(*live)[s]; };
+  for (int64_t s = 0; s < kept.n; ++s) {
+    if (skips(s)) continue;
+    ++groups.begin[(transposed ? kept.down(s) : kept.across(s)) + 1];
+  }
+  for (size_t o = 1; o < groups.begin.size(); ++o) groups.begin[o] += groups.begin[o - 1];
+  std::vector<int64_t> next(groups.begin);
+  for (int64_t s = 0; s < kept.n; ++s) {
+    if (skips(s)) continue;
+    const int64_t place = next[transposed ? kept.down(s) : kept.across(s)]++;
+    groups.slot[place] = s;
+    groups.input[place] = transposed ? kept.across(s) : kept.down(s);
+  }
+  return groups;
+}
+
+// The kept blocks one after the other in float32: block s begins at s * depth * stride, its
+// element (input d, output c) at d * stride + c, where stride is `width` rounded up to whole
+// vectors and the rest is zero. Transposed, inputs are the kernel's outputs.
+struct PackedBlocks {
+  int64_t depth, width, stride;
+  Buffer buffer;
+  float* data;
+};
+
+template <typename T>
+PackedBlocks pack_blocks(const Pool& pool, const T* kernel, const Kept& kept, bool transposed) {
+  const Grid& grid = kept.grid;
+  PackedBlocks packed;
+  packed.depth = transposed ? grid.rows : grid.cols;
+  packed.width = transposed ? grid.cols : grid.rows;
+  packed.stride = round_up(packed.width, kLanes);
+  const int64_t size = packed.depth * packed.stride;
+  // A vector more, so that the last tile may read a pair of vectors.
+  float* data = packed.data = packed.buffer.at_least(kept.n * size + kLanes);
+  const int64_t run = std::max<int64_t>(1, 16384 / size);
+  parallel_for(pool, ceil_div(kept.n, run), [&](int64_t task) {
+    for (int64_t s = task * run; s < std::min(kept.n, (task + 1) * run); ++s) {
+      const T* from = kernel + kept.down(s) * grid.cols * grid.out + kept.across(s) * grid.rows;
+      float* to = data + s * size;
+      for (int64_t d = 0; d < packed.depth; ++d) {
+        if (transposed) {
+          for (int64_t c = 0; c < packed.width; ++c) to[c] = widen(from[c * grid.out + d]);
+        } else {
+          widen_row(from + d * grid.out, packed.width, to);
+        }
+        for (int64_t c = packed.width; c < packed.stride; ++c) to[c] = 0;
+        to += packed.stride;
+      }
+    }
+  });
+  return packed;
+}
+
+}  // namespace sparsemlp

@@ -1,0 +1,162 @@
+// The gradients of the two layers of mlp.h, from x and dy alone.
+#pragma once
+
+#include "mlp.h"
+
+namespace sparsemlp {
+
+template <typename T>
+struct MlpGradients {
+  T *dx, *dw1, *db1, *dw2, *db2;
+};
+
+// The sums of one slice of rows, one after the other.
+struct MlpSums {
+  int64_t first, second, hidden, out;  // floats of dW1's blocks, dW2's blocks, db1, db2
+  int64_t size() const { return first + second + hidden + out; }
+};
+
+// Adds A^T B of a panel to the live blocks' sums: A [rows, in of the grid], B [rows, out].
+inline void add_outer(const Kept& kept, const std::vector<char>& live, int64_t n_rows,
+                      const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                      float* sums) {
+  const Grid& grid = kept.grid;
+  const int64_t stride = round_up(grid.rows, kLanes);
+  const int64_t height = ceil_div(grid.cols, ceil_div(grid.cols, kTileRows));
+  const Segment all{0, 0};
+  Tile tile{};
+  tile.segments = &all;
+  tile.n_segments = 1;
+  tile.depth = n_rows;
+  tile.a_stride = a_stride;
+  tile.b_stride = b_stride;
+  tile.out_stride = stride;
+  tile.finish = Finish::kAdd;
+  for (int64_t s = 0; s < kept.n; ++s) {
+    if (!live[s]) continue;
+    float* to = sums + s * grid.cols * stride;
+    for (int64_t c = 0; c < grid.rows; c += 2 * kLanes) {
+      tile.b = b + kept.across(s) * grid.rows + c;
+      for (int64_t r = 0; r < grid.cols; r += height) {
+        tile.a = a + kept.down(s) * grid.cols + r;
+        tile.out = to + r * stride + c;
+        run<Order::kDepthMajor>(tile, std::min(height, grid.cols - r), grid.rows - c);
+      }
+    }
+  }
+}
+
+inline void add_rows(const float* rows, int64_t stride, int64_t n_rows, int64_t n, float* sums) {
+  for (int64_t r = 0; r < n_rows; ++r, rows += stride) {
+    for (int64_t i = 0; i < n; ++i) sums[i] += rows[i];
+  }
+}
+
+// Fills in the gradients of what belongs to constant hidden units: functions of db2 alone.
+template <typename T>
+void add_constants(const Mlp<T>& mlp, const Live& live, const BiasGelu& constants,
+                   const MlpSums& sizes, int64_t n_slices, float* sums) {
+  const Grid& grid = mlp.second.grid;
+  const int64_t stride = round_up(grid.rows, kLanes);
+  std::vector<float> db2(grid.out);
+  write_sums(sums + sizes.size() - sizes.out, n_slices, sizes.size(), grid.out, db2.data());
+  float *dw2 = sums + sizes.first, *db1 = dw2 + sizes.second;
+  for (int64_t s = 0; s < mlp.second.n; ++s) {
+    const float* dy = db2.data() + mlp.second.across(s) * grid.rows;
+    for (int64_t i = 0; i < grid.cols; ++i) {
+      const int64_t j = mlp.second.down(s) * grid.cols + i;
+      if (!live.second[s]) {
+        float* to = dw2 + (s * grid.cols + i) * stride;
+        for (int64_t c = 0; c < grid.rows; ++c) to[c] = constants.value[j] * dy[c];
+      }
+      if (live.constant[j / mlp.first.grid.rows]) {
+        const T* row = mlp.w2 + j * grid.out + mlp.second.across(s) * grid.rows;
+        float sum = 0;
+        for (int64_t c = 0; c < grid.rows; ++c) sum += dy[c] * widen(row[c]);
+        db1[j] += constants.derivative[j] * sum;
+      }
+    }
+  }
+}
+
+template <typename T>
+void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy, int64_t n,
+                   const MlpGradients<T>& to) {
+  expect_writes(to.dx, n * mlp.in() * sizeof(T));
+  const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
+  const Live live = find_live(mlp);
+  const BiasGelu constants = gelu_of_bias(mlp);
+  PanelProduct expand(pool, mlp.w1, mlp.first, false, live.first);
+  const PanelProduct expand_back(pool, mlp.w1, mlp.first, true, live.first);
+  const PanelProduct contract_back(pool, mlp.w2, mlp.second, true, live.second);
+  expand.bias = padded_bias(mlp.b1, mlp.hidden());
+  const HiddenPanel hidden(g1, live, constants);
+  const int64_t stride = hidden.stride();
+  const Rows<T> x_rows(x, mlp.in(), false), dy_rows(dy, mlp.out(), g2.rows % kLanes != 0);
+
+  const MlpSums sizes{mlp.first.n * g1.cols * round_up(g1.rows, kLanes),
+                      mlp.second.n * g2.cols * round_up(g2.rows, kLanes), g1.out, g2.out};
+  constexpr int64_t kSlices = 16;
+  const int64_t traffic = n * (mlp.in() + mlp.hidden() + mlp.out());
+  const int64_t n_slices =
+      std::max<int64_t>(1, std::min({kSlices, n / 128, traffic / (2 * sizes.size())}));
+  const int64_t slice_rows = std::max<int64_t>(1, ceil_div(n, n_slices));
+  Buffer sums_buffer;
+  float* sums = sums_buffer.at_least(n_slices * sizes.size());
+  const int64_t height =
+      panel_rows(mlp.in() + mlp.out() + 3 * stride, 400 << 10, 128 / kTileRows);
+
+  parallel_for(pool, n_slices, [&](int64_t slice) {
+    float* dw1 = sums + slice * sizes.size();
+    float *dw2 = dw1 + sizes.first, *db1 = dw2 + sizes.second, *db2 = db1 + sizes.hidden;
+    std::fill(dw1, dw1 + sizes.size(), 0.0f);
+    thread_local Buffer x_buffer, dy_buffer, units_buffer, slopes_buffer, dh_buffer;
+    const int64_t last = std::min(n, (slice + 1) * slice_rows);
+    for (int64_t begin = slice * slice_rows; begin < last; begin += height) {
+      const int64_t n_rows = std::min(height, last - begin);
+      const float* x_panel = x_rows.open(begin, n_rows, &x_buffer);
+      const float* dy_panel = dy_rows.open(begin, n_rows, &dy_buffer);
+      float* units = units_buffer.at_least((n_rows + 1) * stride);
+      float* slopes = slopes_buffer.at_least((n_rows + 1) * stride);
+      float* dh = dh_buffer.at_least((n_rows + 1) * stride);
+      for (int64_t o = 0; o < g1.across(); ++o) {
+        if (live.computed[o]) expand.write(o, x_panel, x_rows.stride(), n_rows, units, stride);
+      }
+      hidden.activate(n_rows, units, slopes);
+      add_outer(mlp.second, live.second, n_rows, units, stride, dy_panel, dy_rows.stride(), dw2);
+      for (int64_t d = 0; d < g2.down(); ++d) {
+        if (contract_back.has(d)) {
+          contract_back.write(d, dy_panel, dy_rows.stride(), n_rows, dh, stride);
+        } else if (g1.rows != g2.cols) {  // may be part of a computed column
+          for (int64_t r = 0; r < n_rows; ++r) {
+            std::fill_n(dh + r * stride + d * g2.cols, g2.cols, 0.0f);
+          }
+        }
+      }
+      for (int64_t o = 0; o < g1.across(); ++o) {
+        if (!live.computed[o]) continue;
+        for (int64_t r = 0; r < n_rows; ++r) {
+          float* row = dh + r * stride + o * g1.rows;
+          const float* slope = slopes + r * stride + o * g1.rows;
+          for (int64_t j = 0; j < g1.rows; ++j) row[j] *= slope[j];
+        }
+        add_rows(dh + o * g1.rows, stride, n_rows, g1.rows, db1 + o * g1.rows);
+      }
+      add_outer(mlp.first, live.first, n_rows, x_panel, x_rows.stride(), dh, stride, dw1);
+      add_rows(dy_panel, dy_rows.stride(), n_rows, g2.out, db2);
+      for (int64_t d = 0; d < g1.down(); ++d) {
+        expand_back.emit(d, dh, stride, n_rows, to.dx + begin * g1.in, g1.in,
+                         mlp.residual ? dy + begin * g2.out : nullptr);
+      }
+    }
+  });
+
+  add_constants(mlp, live, constants, sizes, n_slices, sums);
+  write_gradient(pool, mlp.first, sums, n_slices, sizes.size(), to.dw1);
+  write_gradient(pool, mlp.second, sums + sizes.first, n_slices, sizes.size(), to.dw2);
+  const float* db1 = sums + sizes.first + sizes.second;
+  if (mlp.b1) write_sums(db1, n_slices, sizes.size(), g1.out, to.db1);
+  if (mlp.b2) write_sums(db1 + sizes.hidden, n_slices, sizes.size(), g2.out, to.db2);
+}
+
+}  // namespace sparsemlp

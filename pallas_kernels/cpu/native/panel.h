@@ -1,0 +1,41 @@
+// Some rows of an operand in float32, where vectors can be read from any column.
+#pragma once
+
+#include <type_traits>
+
+#include "parallel.h"
+#include "simd.h"
+
+namespace sparsemlp {
+
+// Whether rows so far apart keep falling into the same few sets of a cache.
+inline bool aliases(int64_t stride) { return stride % 1024 == 0; }
+
+// The rows [n, width] of an operand; copied where they are not float32 or stand badly in memory.
+template <typename T>
+class Rows {
+ public:
+  // `vector_reads` says that whole vectors will be read from columns that need not begin one.
+  Rows(const T* data, int64_t width, bool vector_reads)
+      : data_(data), width_(width),
+        copies_(!std::is_same_v<T, float> || aliases(width) || vector_reads),
+        stride_(copies_ ? round_up(width, kLanes) + kLanes : width) {}
+
+  int64_t stride() const { return stride_; }
+  const T* row(int64_t first) const { return data_ + first * width_; }
+
+  const float* open(int64_t first, int64_t n, Buffer* buffer) const {
+    if (!copies_) return reinterpret_cast<const float*>(row(first));
+    float* copy = buffer->at_least((n + 1) * stride_);
+    for (int64_t r = 0; r < n; ++r) widen_row(row(first + r), width_, copy + r * stride_);
+    return copy;
+  }
+
+ private:
+  const T* data_;
+  int64_t width_;
+  bool copies_;
+  int64_t stride_;
+};
+
+}  // namespace sparsemlp

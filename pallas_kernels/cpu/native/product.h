@@ -1,0 +1,146 @@
+// Products whose kernel is block sparse (DSD): Y = X (W * M) + b and dX = dY (W * M)^T.
+#pragma once
+
+#include "blocks.h"
+#include "panel.h"
+
+namespace sparsemlp {
+
+// Runs a tile and writes its results for good.
+template <Order order, typename T>
+inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int64_t out_stride) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (columns % kLanes == 0) {
+      tile.out = out;
+      tile.out_stride = out_stride;
+      tile.finish = Finish::kStream;
+      return run<order>(tile, rows, columns);
+    }
+  }
+  run_narrow<order>(tile, rows, columns, out, out_stride);
+}
+
+// Brings a stretch of memory nearer, a little at each call, so that it arrives beside the work.
+class Prefetcher {
+ public:
+  Prefetcher(const void* data, int64_t bytes, int64_t n_calls)
+      : next_(static_cast<const char*>(data)), end_(next_ + bytes),
+        step_(round_up(ceil_div(bytes, n_calls), 64)) {}
+  void operator()() {
+    const char* stop = std::min(end_, next_ + step_);
+    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 2);
+  }
+
+ private:
+  const char *next_, *end_;
+  int64_t step_;
+};
+
+// out [n, o] = in [n, i] * S + bias, S the kept blocks or, transposed, their transpose.
+template <typename T>
+void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel, const T* bias,
+                       const Kept& kept, bool transposed, T* out) {
+  constexpr int64_t kPanelBytes = 300 << 10;
+  const Grid& grid = kept.grid;
+  const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;
+  const int64_t panel_tiles = std::min<int64_t>(4, kPanelBytes / (4 * kTileRows * n_in));
+  const int64_t panel_rows = kTileRows * std::max<int64_t>(1, panel_tiles);
+  expect_writes(out, n * n_out * sizeof(T));
+  const PackedBlocks packed = pack_blocks(pool, kernel, kept, transposed);
+  const Groups groups = group(kept, transposed);
+  std::vector<Segment> segments(kept.n);
+  for (int64_t s = 0; s < kept.n; ++s) {
+    segments[s] = {groups.input[s] * packed.depth, groups.slot[s] * packed.depth * packed.stride};
+  }
+  std::vector<float> bias_row(bias ? n_out + 2 * kLanes : 0);
+  if (bias) widen_row(bias, n_out, bias_row.data());
+  const Rows<T> rows_in(in, n_in, false);
+
+  parallel_for(pool, ceil_div(n, panel_rows), [&](int64_t task) {
+    const int64_t first = task * panel_rows, n_rows = std::min(panel_rows, n - first);
+    thread_local Buffer buffer;
+    const float* panel = rows_in.open(first, n_rows, &buffer);
+    const int64_t next_rows = std::min(panel_rows, n - first - n_rows);
+    Prefetcher prefetch(rows_in.row(first + n_rows), next_rows * n_in * sizeof(T),
+                        (n_out / packed.width) * ceil_div(packed.width, 2 * kLanes));
+    Tile tile{};
+    tile.a_stride = rows_in.stride();
+    tile.b_stride = packed.stride;
+    tile.depth = packed.depth;
+    for (int64_t o = 0; o < groups.count(); ++o) {
+      tile.segments = segments.data() + groups.begin[o];
+      tile.n_segments = groups.begin[o + 1] - groups.begin[o];
+      for (int64_t c = 0; c < packed.width; c += 2 * kLanes) {
+        const int64_t column = o * packed.width + c;
+        const int64_t width = std::min<int64_t>(2 * kLanes, packed.width - c);
+        tile.b = packed.data + c;
+        prefetch();
+        tile.column_bias = bias ? bias_row.data() + column : nullptr;
+        for (int64_t r = 0; r < n_rows; r += kTileRows) {
+          tile.a = panel + r * rows_in.stride();
+          const int64_t rows = std::min<int64_t>(kTileRows, n_rows - r);
+          multiply_tile<Order::kRowMajor>(tile, rows, width, out + (first + r) * n_out + column,
+                                          n_out);
+        }
+      }
+    }
+  });
+}
+
+// out [n, o, c] = sum over i of S[i, o] in [n, i, c] + bias[o]: the same along tokens, with the
+// channels c as columns and nothing transposed.
+template <typename T>
+void multiply_tokens(const Pool& pool, const T* in, int64_t n, int64_t channels, const T* kernel,
+                     const T* bias, const Kept& kept, bool transposed, T* out) {
+  const Grid& grid = kept.grid;
+  const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;
+  const PackedBlocks packed = pack_blocks(pool, kernel, kept, transposed);
+  const Groups groups = group(kept, transposed);
+  const bool copies = !std::is_same_v<T, float> || channels % kLanes != 0;
+  const int64_t in_stride = copies ? round_up(channels, kLanes) : channels;
+  std::vector<Segment> segments(kept.n);
+  for (int64_t s = 0; s < kept.n; ++s) {
+    segments[s] = {groups.slot[s] * packed.depth * packed.stride,
+                   groups.input[s] * packed.depth * in_stride};
+  }
+  std::vector<float> bias_row(bias ? n_out : 0);
+  if (bias) widen_row(bias, n_out, bias_row.data());
+  const int64_t tile_rows = ceil_div(packed.width, ceil_div(packed.width, kTileRows));
+
+  parallel_for(pool, n, [&](int64_t sample) {
+    const float* panel;
+    if (copies) {
+      thread_local Buffer buffer;
+      float* copy = buffer.at_least(n_in * in_stride + kLanes);
+      for (int64_t i = 0; i < n_in; ++i) {
+        widen_row(in + (sample * n_in + i) * channels, channels, copy + i * in_stride);
+        std::fill(copy + i * in_stride + channels, copy + (i + 1) * in_stride, 0.0f);
+      }
+      panel = copy;
+    } else {
+      panel = reinterpret_cast<const float*>(in) + sample * n_in * channels;
+    }
+    Tile tile{};
+    tile.a_stride = packed.stride;
+    tile.b_stride = in_stride;
+    tile.depth = packed.depth;
+    for (int64_t c = 0; c < channels; c += 2 * kLanes) {
+      const int64_t width = std::min<int64_t>(2 * kLanes, channels - c);
+      tile.b = panel + c;
+      for (int64_t o = 0; o < groups.count(); ++o) {
+        tile.segments = segments.data() + groups.begin[o];
+        tile.n_segments = groups.begin[o + 1] - groups.begin[o];
+        for (int64_t r = 0; r < packed.width; r += tile_rows) {
+          const int64_t row = o * packed.width + r;
+          tile.a = packed.data + r;
+          tile.row_bias = bias ? bias_row.data() + row : nullptr;
+          const int64_t rows = std::min(tile_rows, packed.width - r);
+          multiply_tile<Order::kDepthMajor>(tile, rows, width,
+                                            out + (sample * n_out + row) * channels + c, channels);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace sparsemlp

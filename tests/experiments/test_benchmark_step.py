@@ -1,0 +1,19 @@
+"""The benchmark of a training step trains with every contender."""
+
+import benchmark_step
+import pytest
+
+from sparsemlp import InputError
+
+
+def test_a_whole_training_step_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    benchmark_step.measure_step(benchmark_step.Step(batch_size=2, rounds=1, steps=1))
+    text = capsys.readouterr().out
+    assert "dense" in text
+    assert "reference: 32x32 at 0.8, masked" in text
+
+
+@pytest.mark.parametrize("options", [{"ratio": 0.0}, {"ratio": 1.0}, {"rounds": 0}, {"steps": 0}])
+def test_options_that_measure_nothing_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        benchmark_step.measure_step(benchmark_step.Step(**options))  # pyright: ignore[reportArgumentType]
