@@ -78,13 +78,20 @@ def sparse_linear(
     x, kernel = x.astype(dtype), kernel.astype(dtype)
     bias = None if bias is None else bias.astype(dtype)
     if mask is None or mask.n_kept == mask.n_blocks:
-        return _dense_linear(axis, *_varying_alike(x, kernel, bias))
+        return _dense_linear(axis, *varying_alike(x, kernel, bias))
     layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, str(dtype))
-    products = _Products(choose_engine(engine, layer), layer, backward)
-    return _masked_linear(products, *_varying_alike(x, kernel, bias, mask.kept))
+    n_rows = x.size // max(1, x.shape[axis])
+    products = _Products(
+        layer,
+        backward,
+        choose_engine(engine, layer, "product", n_rows),
+        choose_engine(engine, layer, "input_gradient", n_rows),
+        choose_engine(engine, layer, "kernel_gradient", n_rows),
+    )
+    return _masked_linear(products, *varying_alike(x, kernel, bias, mask.kept))
 
 
-def _varying_alike(*operands: Array | None) -> list[Array | None]:
+def varying_alike(*operands: Array | None) -> list[Array | None]:
     """Operands that all vary over the mesh axes over which any of them does.
 
     Under `shard_map` the gradient of a custom rule has to vary as its operand does. A replicated
@@ -100,40 +107,43 @@ def _varying_alike(*operands: Array | None) -> list[Array | None]:
 
 @dataclasses.dataclass(frozen=True)
 class _Products:
-    """What is static about one masked layer."""
+    """What is static about one masked layer, and who computes its products."""
 
-    engine: Engine
     layer: SparseLayer
     backward: Backward
+    forward: Engine
+    input_gradient: Engine
+    kernel_gradient: Engine
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _masked_linear(
     products: _Products, x: Array, kernel: Array, bias: Array | None, kept: Array
 ) -> Array:
-    return products.engine.product(x, kernel, bias, kept, products.layer)
+    return products.forward.product(x, kernel, bias, kept, products.layer)
 
 
 def _forward(
     products: _Products, x: Array, kernel: Array, bias: Array | None, kept: Array
 ) -> tuple[Array, tuple]:
-    y = products.engine.product(x, kernel, bias, kept, products.layer)
+    y = products.forward.product(x, kernel, bias, kept, products.layer)
     return y, (x, kernel, bias, kept)
 
 
 def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
     x, kernel, bias, kept = residuals
-    engine, layer, axis = products.engine, products.layer, products.layer.axis
+    layer, axis = products.layer, products.layer.axis
     if products.backward == "dense":
         dx = dense.input_gradient(dy, kernel, axis)
     else:
-        dx = engine.input_gradient(dy, kernel, kept, layer)
-    if products.backward == "masked":
-        dw = engine.kernel_gradient(x, dy, kept, layer)
-    else:
+        dx = products.input_gradient.input_gradient(dy, kernel, kept, layer)
+    if products.backward != "masked":
         dw = dense.kernel_gradient(x, dy, axis)
-    db = None if bias is None else dense.bias_gradient(dy, axis)
-    return dx, dw, db, None
+    elif bias is None:
+        return dx, products.kernel_gradient.kernel_gradient(x, dy, kept, layer), None, None
+    else:
+        return dx, *products.kernel_gradient.parameter_gradients(x, dy, kept, layer), None
+    return dx, dw, None if bias is None else dense.bias_gradient(dy, axis), None
 
 
 _masked_linear.defvjp(_forward, _backward)

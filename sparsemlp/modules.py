@@ -7,11 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
-from flax.linen.dtypes import promote_dtype
+from flax.linen.dtypes import canonicalize_dtype, promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.errors import InputError
 from sparsemlp.linear import sparse_linear
+from sparsemlp.mlp import Linear
 from sparsemlp.plan import Plan, rules_for
 from sparsemlp.rules import BlockMasking, check_built
 
@@ -49,31 +50,44 @@ class SparseDense(nn.Module):
         self.plan = FrozenDict(self.plan)
         super().__post_init__()
 
-    @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Maps `[..., in]` to `[..., features]`, or `[..., in, c]` to `[..., features, c]`."""
-        kernel_shape = (x.shape[self.axis], self.features)
+        layer = self.weights(x.shape[self.axis], x.dtype)
+        return sparse_linear(
+            x.astype(layer.kernel.dtype),
+            layer.kernel,
+            layer.bias,
+            axis=self.axis,
+            mask=layer.mask,
+            backward=layer.backward,
+            engine=self.engine,
+        )
+
+    @nn.compact
+    def weights(self, in_features: int, dtype: Any) -> Linear:
+        """Kernel, bias and mask of this layer, in the dtype of the computation.
+
+        Args:
+          in_features: entries of x on the contracted axis.
+          dtype: of x.
+        """
+        kernel_shape = (in_features, self.features)
         kernel = self.param("kernel", self.kernel_init, kernel_shape, self.param_dtype)
         bias = (
             self.param("bias", self.bias_init, (self.features,), self.param_dtype)
             if self.use_bias
             else None
         )
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
+        dtype = canonicalize_dtype(jnp.zeros((), dtype), kernel, bias, dtype=self.dtype)
         mask = (
             self.get_variable("masks", "kernel") if self.has_variable("masks", "kernel") else None
         )
         rules = rules_for(self.plan, (*self.path, "kernel"))
         check_built(*rules.values())
         masking = rules.get(BlockMasking)
-        return sparse_linear(
-            x,
-            kernel,
-            bias,
-            axis=self.axis,
-            mask=mask,
-            backward=masking.backward if isinstance(masking, BlockMasking) else "masked",
-            engine=self.engine,
+        backward = masking.backward if isinstance(masking, BlockMasking) else "masked"
+        return Linear(
+            kernel.astype(dtype), None if bias is None else bias.astype(dtype), mask, backward
         )
 
 
@@ -86,14 +100,19 @@ class Affine(nn.Module):
 
     dtype: Any = None
 
-    @nn.compact
     def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
         """Maps `[..., channels]` to the same shape."""
-        channels = x.shape[-1]
+        x, scale, bias = promote_dtype(x, *self.parameters(x.shape[-1]), dtype=self.dtype)
+        return x * scale + bias
+
+    @nn.compact
+    def parameters(
+        self, channels: int
+    ) -> tuple[Float[Array, " channels"], Float[Array, " channels"]]:
+        """Scale and bias, float32 `[channels]` each."""
         scale = self.param("scale", nn.initializers.ones_init(), (channels,))
         bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
-        x, scale, bias = promote_dtype(x, scale, bias, dtype=self.dtype)
-        return x * scale + bias
+        return scale, bias
 
 
 class LayerScale(nn.Module):
@@ -107,12 +126,15 @@ class LayerScale(nn.Module):
     start: float
     dtype: Any = None
 
-    @nn.compact
     def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
         """Maps `[..., channels]` to the same shape."""
-        scale = self.param("scale", nn.initializers.constant(self.start), (x.shape[-1],))
-        x, scale = promote_dtype(x, scale, dtype=self.dtype)
+        x, scale = promote_dtype(x, self.parameters(x.shape[-1]), dtype=self.dtype)
         return x * scale
+
+    @nn.compact
+    def parameters(self, channels: int) -> Float[Array, " channels"]:
+        """The scale, float32 `[channels]`."""
+        return self.param("scale", nn.initializers.constant(self.start), (channels,))
 
 
 class StochasticDepth(nn.Module):
@@ -140,9 +162,3 @@ class StochasticDepth(nn.Module):
         shape = (x.shape[0],) + (1,) * (x.ndim - 1)
         keep = jax.random.bernoulli(self.make_rng("drop_path"), 1 - self.rate, shape)
         return jnp.where(keep, x / jnp.asarray(1 - self.rate, x.dtype), jnp.zeros_like(x))
-
-
-def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise."""
-    half = jnp.asarray(0.5, x.dtype)
-    return half * x * (1 + jax.lax.erf(x * jnp.asarray(2**-0.5, x.dtype)))

@@ -14,7 +14,8 @@ from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.errors import InputError
-from sparsemlp.modules import Affine, LayerScale, SparseDense, StochasticDepth, gelu
+from sparsemlp.mlp import sparse_mlp
+from sparsemlp.modules import Affine, LayerScale, SparseDense, StochasticDepth
 from sparsemlp.plan import Plan
 
 _LINEAR_INIT = nn.initializers.normal(0.02)
@@ -62,12 +63,17 @@ class ResMLPBlock(nn.Module):
         y = Affine(self.dtype, name="affine1")(x)
         y = linear(tokens, axis=-2, name="XPatch")(y)
         x = x + drop_path(LayerScale(self.layer_scale, self.dtype, name="scale1")(y), train=train)
-        y = Affine(self.dtype, name="affine2")(x)
-        y = linear(self.expansion * dim, name="XChannel1")(y)
-        y = linear(dim, name="XChannel2")(gelu(y))
-        return x + drop_path(
-            LayerScale(self.layer_scale, self.dtype, name="scale2")(y), train=train
+        first = linear(self.expansion * dim, name="XChannel1").weights(dim, x.dtype)
+        second = linear(dim, name="XChannel2").weights(self.expansion * dim, x.dtype)
+        scale, shift, after = promote_dtype(
+            *Affine(name="affine2").parameters(dim),
+            LayerScale(self.layer_scale, name="scale2").parameters(dim),
+            dtype=x.dtype,
         )
+        mlp = functools.partial(
+            sparse_mlp, x, first, second, before=(scale, shift), after=after, engine=self.engine
+        )
+        return x + drop_path(mlp(), train=train) if self.drop_path else mlp(residual=True)
 
 
 class ResMLP(nn.Module):

@@ -32,6 +32,7 @@ LAYERS = (
     ("selection", "checkpoint", "pictures"),
     ("rules", "resume"),
     ("plan", "linear"),
+    ("mlp",),
     ("modules", "model_string"),
     ("resmlp", "settings"),
     ("presets", "train_state"),

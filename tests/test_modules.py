@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import erf
 
 from sparsemlp import ActivationPruning, BlockMasking, SparseDense, select_blocks, select_masks
 from sparsemlp.errors import InputError
-from sparsemlp.modules import Affine, LayerScale, StochasticDepth, gelu
+from sparsemlp.modules import Affine, LayerScale, StochasticDepth
 
 IN, OUT = 6, 8
 EPS = float(np.finfo(np.float32).eps)
@@ -202,17 +201,3 @@ def test_stochastic_depth_preserves_the_mean():
     mean = drop(rate, jnp.ones((n, 1))).mean()
     # A sample is Bernoulli(0.8) / 0.8, with variance rate / (1 - rate); five standard errors.
     assert abs(mean - 1) < 5 * math.sqrt(rate / (1 - rate) / n)
-
-
-def test_gelu_is_the_exact_one_with_erf():
-    x = np.linspace(-6, 6, 241).astype(np.float32)
-    exact = x.astype(np.float64) * (1 + erf(x.astype(np.float64) / math.sqrt(2))) / 2
-    # 1 + erf loses everything below eps, and is multiplied by x / 2.
-    tolerance = 4 * EPS * np.maximum(np.abs(x), 1)
-    assert np.all(np.abs(np.asarray(gelu(jnp.asarray(x)), np.float64) - exact) <= tolerance)
-    tanh_form = jax.nn.gelu(jnp.asarray(x), approximate=True)
-    assert np.any(np.abs(np.asarray(tanh_form, np.float64) - exact) > tolerance)
-
-
-def test_gelu_keeps_bfloat16():
-    assert gelu(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16

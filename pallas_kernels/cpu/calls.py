@@ -29,9 +29,7 @@ def load_library() -> ctypes.CDLL | BuildError:
     except OSError as error:
         return BuildError(f"the built kernels do not load: {error}")
     for name in _HANDLERS:
-        jax.ffi.register_ffi_target(
-            name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu"
-        )
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     return library
 
 
@@ -100,7 +98,7 @@ def mlp_gradients(
     layers: tuple[SparseLayer, SparseLayer],
     residual: bool,
 ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
-    """dx and the gradients of both layers; that of an absent bias is None."""
+    """Dx and the gradients of both layers; that of an absent bias is None."""
     options = _pair(layers, residual)
     operands = _operands(weights, x)
     shapes = [x.shape, *(operands[i].shape for i in (0, 1, 3, 4))]
@@ -167,9 +165,7 @@ def _in_turn(
 
     def one(members: list[Array]) -> list[Array]:
         rest = iter(members)
-        return call(
-            *(next(rest) if b else a for a, b in zip(operands, in_batched, strict=True))
-        )
+        return call(*(next(rest) if b else a for a, b in zip(operands, in_batched, strict=True)))
 
     del size
     results = jax.lax.map(one, batch)
@@ -190,9 +186,7 @@ def _pair(layers: tuple[SparseLayer, SparseLayer], residual: bool) -> dict:
 
 
 def _operands(weights: tuple[Weights, Weights], x: Array) -> list[Array]:
-    return [
-        operand for w in weights for operand in (w.kernel, _or_empty(w.bias, x), w.kept)
-    ]
+    return [operand for w in weights for operand in (w.kernel, _or_empty(w.bias, x), w.kept)]
 
 
 def _or_empty(bias: Array | None, x: Array) -> Array:

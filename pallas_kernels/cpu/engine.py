@@ -95,5 +95,5 @@ class Cpu(Engine):
         layers: tuple[SparseLayer, SparseLayer],
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
-        """dx and the gradients of both layers; the hidden units are computed again from x."""
+        """Dx and the gradients of both layers; the hidden units are computed again from x."""
         return calls.mlp_gradients(x, dy, weights, layers, residual)

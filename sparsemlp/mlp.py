@@ -1,0 +1,158 @@
+"""Two sparse linear layers with a GELU between them, fused where an engine can."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels import Engine, SparseLayer, Weights
+from sparsemlp.engines import choose_fused
+from sparsemlp.errors import InputError
+from sparsemlp.linear import sparse_linear, varying_alike
+from sparsemlp.masks import BlockMask
+from sparsemlp.rules import Backward
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear layer along the features: its arrays, and how its backward pass uses the mask.
+
+    Attributes:
+      kernel: `[in, out]`.
+      bias: `[out]`, or None.
+      mask: the kept blocks of the kernel; None is dense.
+      backward: what the two products of the backward pass use.
+    """
+
+    kernel: Any
+    bias: Any = None
+    mask: BlockMask | None = None
+    backward: Backward = "masked"
+
+
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise."""
+    half = jnp.asarray(0.5, x.dtype)
+    return half * x * (1 + jax.lax.erf(x * jnp.asarray(2**-0.5, x.dtype)))
+
+
+def sparse_mlp(
+    x: Float[Array, "*batch in"],
+    first: Linear,
+    second: Linear,
+    *,
+    before: tuple[Float[Array, " in"], Float[Array, " in"]] | None = None,
+    after: Float[Array, " out"] | None = None,
+    residual: bool = False,
+    engine: str = "auto",
+) -> Float[Array, "*batch out"]:
+    """`after * second(gelu(first(scale * x + shift)))`, and x on top if `residual`.
+
+    The branch of channel mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 2). Where
+    an engine fuses it, with the masked backward in both layers, hidden activations are neither
+    written to memory nor kept for the backward pass, which computes them again from x; the scales
+    are folded into the kernels, so results differ by rounding.
+
+    Args:
+      x: `[..., in]`.
+      first: from `in` to the hidden features.
+      second: from the hidden features to `out`.
+      before: `(scale, shift)` of x.
+      after: scale of the result.
+      residual: whether x is added, `in` being `out`.
+      engine: who computes: `auto`, or a name in `pallas_kernels.ENGINES`.
+
+    Returns:
+      `[..., out]`.
+
+    Raises:
+      InputError: as `sparse_linear`; or x is to be added to a result of another width.
+    """
+    n_out = second.kernel.shape[-1]
+    if residual and x.shape[-1] != n_out:
+        raise InputError(
+            f"x of shape {x.shape} cannot be added to a result of {n_out} features: "
+            "make both widths equal, or set residual=False"
+        )
+    fusion = _fusion(x, first, second, engine)
+    if fusion is None:
+        y = x if before is None else x * before[0] + before[1]
+        y = gelu(_apply(y, first, engine))
+        y = _apply(y, second, engine)
+        y = y if after is None else y * after
+        return x + y if residual else y
+    if before is not None:
+        first = _fold_before(first, *before)
+    if after is not None:
+        bias = None if second.bias is None else second.bias * after
+        second = dataclasses.replace(second, kernel=second.kernel * after, bias=bias)
+    operands = [x]
+    for layer in (first, second):
+        assert layer.mask is not None
+        operands += [layer.kernel, layer.bias, layer.mask.kept]
+    x, w1, b1, kept1, w2, b2, kept2 = varying_alike(*operands)
+    return _fused(
+        dataclasses.replace(fusion, residual=residual),
+        x,
+        (Weights(w1, b1, kept1), Weights(w2, b2, kept2)),
+    )
+
+
+def _apply(x: Array, layer: Linear, engine: str) -> Array:
+    return sparse_linear(
+        x, layer.kernel, layer.bias, mask=layer.mask, backward=layer.backward, engine=engine
+    )
+
+
+def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:
+    """The layer that does the same to x as this one does to `scale * x + shift`."""
+    assert layer.mask is not None
+    kept = jnp.where(layer.mask.dense(), layer.kernel, jnp.zeros_like(layer.kernel))
+    shifted = jnp.sum(shift[:, None] * kept, axis=0)
+    bias = shifted if layer.bias is None else layer.bias + shifted
+    return dataclasses.replace(layer, kernel=kept * scale[:, None], bias=bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fusion:
+    """What is static about a fused pair of layers, and who computes it."""
+
+    engine: Engine
+    layers: tuple[SparseLayer, SparseLayer]
+    residual: bool = False
+
+
+def _fusion(x: Array, first: Linear, second: Linear, engine: str) -> _Fusion | None:
+    """Who can compute the pair in one go; None if it has to be done step by step."""
+    layers: list[SparseLayer] = []
+    for linear in (first, second):
+        mask, dtypes = linear.mask, {x.dtype, linear.kernel.dtype}
+        dtypes |= set() if linear.bias is None else {linear.bias.dtype}
+        if mask is None or mask.n_kept == mask.n_blocks or linear.backward != "masked":
+            return None
+        if len(dtypes) > 1 or mask.kernel_shape != linear.kernel.shape:
+            return None
+        layers.append(SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, str(x.dtype)))
+    pair = (layers[0], layers[1])
+    chosen = choose_fused(engine, pair, x.size // max(1, x.shape[-1]))
+    return None if chosen is None else _Fusion(chosen, pair)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _fused(fusion: _Fusion, x: Array, weights: tuple[Weights, Weights]) -> Array:
+    return fusion.engine.mlp(x, weights, fusion.layers, fusion.residual)
+
+
+def _forward(fusion: _Fusion, x: Array, weights: tuple[Weights, Weights]) -> tuple[Array, tuple]:
+    return _fused(fusion, x, weights), (x, weights)
+
+
+def _backward(fusion: _Fusion, residuals: tuple, dy: Array) -> tuple:
+    x, weights = residuals
+    return fusion.engine.mlp_gradients(x, dy, weights, fusion.layers, fusion.residual)
+
+
+_fused.defvjp(_forward, _backward)
