@@ -1,11 +1,13 @@
 """The products of one masked linear layer, each against XLA's dense one."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from typing import Annotated
 
 import jax
+import jax.numpy as jnp
 import tyro
 from linear_phases import Phase, Tensors, n_flops, phases, random_tensors
 from linear_points import Linear, Point, choose_points
@@ -60,13 +62,14 @@ def measure_point(point: Point, options: Linear, backward: Backward, peak: Peak)
     """
     layer, block = point.layer, point.layer.block
     tensors = random_tensors(layer, options.rows, options.channels, point.ratio)
+    steps_of = functools.partial(_steps, tensors=tensors, reuse=options.reuse)
     contenders: dict[str, Contender] = {
-        "selection": _steps(lambda t: select_blocks(t.kernel, block, point.ratio), tensors)
+        "selection": steps_of(lambda t: select_blocks(t.kernel, block, point.ratio))
     }
-    compared = phases(point.engine, layer, backward)
+    compared = phases(options.engine, layer, backward)
     for name, (baseline, sparse) in compared.items():
-        contenders[f"{name}_dense"] = _steps(baseline, tensors)
-        contenders[f"{name}_sparse"] = _steps(sparse, tensors)
+        contenders[f"{name}_dense"] = steps_of(baseline)
+        contenders[f"{name}_sparse"] = steps_of(sparse)
     steps = {name: steps_in_a_turn(run) for name, run in contenders.items()}
     seconds = take_turns(contenders, options.rounds, steps)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
@@ -78,7 +81,7 @@ def measure_point(point: Point, options: Linear, backward: Backward, peak: Peak)
         "block": format_block(block),
         "ratio": point.ratio,
         "density": layer.n_kept * math.prod(block) / math.prod(layer.kernel_shape),
-        "engine": point.engine.name,
+        "engine": "+".join(point.engines),
         "median_ms": {name: 1e3 * median for name, median in medians.items()},
         "dense_over_sparse": {
             name: medians[f"{name}_dense"] / medians[f"{name}_sparse"] for name in compared
@@ -97,9 +100,10 @@ def linear_table(records: list[Record], options: Linear, peak: Peak, environment
     table = Table(
         title=f"linear layer over {over}, {options.rows} rows, {options.precision}, backward "
         f"{options.backward}: XLA's dense / engine {engines}",
-        caption=f"medians of {options.rounds} turns, quartiles of their ratios; GFLOP/s: kept "
-        f"weights in forward + backward; peak {peak.gflops:.0f} GFLOP/s, {peak.source}; select: "
-        "time of select_blocks beside forward + backward\n" + describe_machine(environment),
+        caption=f"results {'reused' if options.reuse else 'fresh'}; medians of {options.rounds} "
+        "turns, quartiles of their ratios; GFLOP/s: kept weights in forward + backward; peak "
+        f"{peak.gflops:.0f} GFLOP/s, {peak.source}; select: time of select_blocks beside forward "
+        "+ backward\n" + describe_machine(environment),
         box=box.SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
         show_edge=False,
@@ -129,16 +133,25 @@ def linear_table(records: list[Record], options: Linear, peak: Peak, environment
     return table
 
 
-def _steps(phase: Phase, tensors: Tensors) -> Contender:
-    """Runs a phase so many times; on a CPU each waits for the last, lest two run at once."""
-    compiled = jax.jit(phase)
+def _steps(phase: Phase, tensors: Tensors, reuse: bool) -> Contender:
+    """Runs a phase so many times; on a CPU each waits for the last, lest two run at once.
+
+    Args:
+      phase: what is run.
+      tensors: what it is given.
+      reuse: whether results are written over those of the step before.
+    """
+    donated = 0 if reuse else None
+    compiled = jax.jit(lambda last, t: phase(t), donate_argnums=donated, keep_unused=True)
+    last = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(phase, tensors))
     wait = jax.default_backend() == "cpu"
 
     def run(n_steps: int) -> None:
+        nonlocal last
         for step in range(n_steps):
-            out = compiled(tensors)
+            last = compiled(last, tensors)
             if wait or step == n_steps - 1:
-                jax.block_until_ready(out)
+                jax.block_until_ready(last)
 
     return run
 

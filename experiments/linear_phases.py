@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pallas_kernels import Engine, SparseLayer, dense
+from pallas_kernels import Phase as Product
 from sparsemlp import BlockMask, select_blocks, sparse_linear
+from sparsemlp.engines import choose_engine
 from sparsemlp.rules import Backward
 
 _SPARSE_PRODUCTS = {"masked": 3, "straight_through": 2, "dense": 1}
@@ -28,16 +30,14 @@ class Tensors(NamedTuple):
 Phase = Callable[[Tensors], Any]
 
 
-def phases(
-    engine: Engine, layer: SparseLayer, backward: Backward
-) -> dict[str, tuple[Phase, Phase]]:
+def phases(engine: str, layer: SparseLayer, backward: Backward) -> dict[str, tuple[Phase, Phase]]:
     """What is timed, by name: a function of the dense layer by XLA, and one of the sparse layer.
 
     `forward_backward` returns y, dx, dW and db, so that nothing of it can be left out. A gradient
     that this backward pass computes dense is no comparison, and is not among the phases.
 
     Args:
-      engine: who computes the sparse products.
+      engine: who computes the sparse products: `auto`, or the name of an engine.
       layer: the layer.
       backward: what the products of the backward pass use.
     """
@@ -54,7 +54,7 @@ def phases(
             axis=layer.axis,
             mask=BlockMask(kept, layer.kernel_shape, layer.block),
             backward=backward,
-            engine=engine.name,
+            engine=engine,
         )
 
     found: dict[str, tuple[Phase, Phase]] = {
@@ -63,7 +63,9 @@ def phases(
     if backward != "dense":
         found["input_gradient"] = (
             lambda t: dense.input_gradient(t.dy, t.kernel, layer.axis),
-            lambda t: engine.input_gradient(t.dy, t.kernel, t.kept, layer),
+            lambda t: _chosen(engine, layer, "input_gradient", t).input_gradient(
+                t.dy, t.kernel, t.kept, layer
+            ),
         )
     if backward == "masked":
         found["parameter_gradients"] = (
@@ -71,7 +73,9 @@ def phases(
                 dense.kernel_gradient(t.x, t.dy, layer.axis),
                 dense.bias_gradient(t.dy, layer.axis),
             ),
-            lambda t: _parameter_gradients(engine, layer, t),
+            lambda t: _chosen(engine, layer, "kernel_gradient", t).parameter_gradients(
+                t.x, t.dy, t.kept, layer
+            ),
         )
     found["forward_backward"] = (_forward_backward(dense_layer), _forward_backward(sparse_layer))
     return found
@@ -116,9 +120,8 @@ def n_flops(layer: SparseLayer, n_rows: int, backward: Backward) -> int:
     return 2 * n_rows * (n_sparse * n_kept + (3 - n_sparse) * n_weights)
 
 
-def _parameter_gradients(engine: Engine, layer: SparseLayer, t: Tensors) -> tuple[Array, Array]:
-    dw = engine.kernel_gradient(t.x, t.dy, t.kept, layer)
-    return dw, dense.bias_gradient(t.dy, layer.axis)
+def _chosen(engine: str, layer: SparseLayer, phase: Product, t: Tensors) -> Engine:
+    return choose_engine(engine, layer, phase, t.x.size // t.x.shape[layer.axis])
 
 
 def _forward(linear: Callable[..., Array]) -> Phase:

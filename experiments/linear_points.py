@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, get_args
 
-from pallas_kernels import Engine, SparseLayer
+from pallas_kernels import Phase, SparseLayer
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import block_grid, check_ratio, format_block, n_kept_blocks
 from sparsemlp.config import open_default
@@ -20,6 +20,8 @@ _ROWS = [
     ("384x1536", "64x64", 0.8),
 ]
 """Shape, block and ratio of every row of the table where no option chooses them."""
+
+_PRODUCTS: tuple[Phase, ...] = ("product", "input_gradient", "kernel_gradient")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Linear:
     """Who computes the masked products: auto, or the name of an engine."""
     precision: str = "float32"
     """Dtype of every array: float32 or bfloat16. Products sum in float32."""
+    reuse: bool = True
+    """Write results over those of the step before, as a training program does; if not, into fresh
+    memory, whose page faults can take longer than a product."""
     rounds: int = 9
     """How often each contender takes its turn, of 20 ms or more; the median is over these."""
     out: Annotated[Path | None, open_default("FILE.json", "none")] = None
@@ -57,11 +62,11 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A row of the table: a layer, the ratio behind its mask, and who computes it."""
+    """A row of the table: a layer, the ratio behind its mask, and who computes its products."""
 
     layer: SparseLayer
     ratio: float
-    engine: Engine
+    engines: tuple[str, ...]
 
     def __str__(self) -> str:
         in_features, out_features = self.layer.kernel_shape
@@ -96,7 +101,8 @@ def choose_points(options: Linear) -> list[Point]:
             )
         axis = -2 if options.tokens else -1
         layer = SparseLayer(kernel_shape, block, n_kept, axis, options.precision)
-        points.append(Point(layer, ratio, choose_engine(options.engine, layer)))
+        chosen = [choose_engine(options.engine, layer, phase, options.rows) for phase in _PRODUCTS]
+        points.append(Point(layer, ratio, tuple(dict.fromkeys(e.name for e in chosen))))
     return points
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,11 +89,9 @@ def sparse_mlp(
     if after is not None:
         bias = None if second.bias is None else second.bias * after
         second = dataclasses.replace(second, kernel=second.kernel * after, bias=bias)
-    operands = [x]
-    for layer in (first, second):
-        assert layer.mask is not None
-        operands += [layer.kernel, layer.bias, layer.mask.kept]
-    x, w1, b1, kept1, w2, b2, kept2 = varying_alike(*operands)
+    weights = [_weights(layer) for layer in (first, second)]
+    operands = (x, *weights[0], *weights[1])
+    x, w1, b1, kept1, w2, b2, kept2 = (cast(Any, a) for a in varying_alike(*operands))
     return _fused(
         dataclasses.replace(fusion, residual=residual),
         x,
@@ -105,6 +103,11 @@ def _apply(x: Array, layer: Linear, engine: str) -> Array:
     return sparse_linear(
         x, layer.kernel, layer.bias, mask=layer.mask, backward=layer.backward, engine=engine
     )
+
+
+def _weights(layer: Linear) -> Weights:
+    assert layer.mask is not None
+    return Weights(layer.kernel, layer.bias, layer.mask.kept)
 
 
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,6 +32,18 @@ def load_library() -> ctypes.CDLL | BuildError:
     for name in _HANDLERS:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     return library
+
+
+def peak_flops() -> float:
+    """Float32 operations a second that all cores of this process reach in registers, measured.
+
+    Raises:
+      BuildError: the kernels cannot be built here.
+    """
+    measure = _loaded().sparsemlp_peak_flops
+    measure.restype = ctypes.c_double
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return float(measure(ctypes.c_int(cores or 1)))
 
 
 def multiply(
@@ -116,13 +129,18 @@ def mlp_gradients(
     )
 
 
+def _loaded() -> ctypes.CDLL:
+    library = load_library()
+    if isinstance(library, BuildError):
+        raise library
+    return library
+
+
 def _call(
     name: str, shapes: Sequence[Sequence[int]], operands: Sequence[Array], options: dict
 ) -> list[Array]:
     """Calls a kernel; its results vary over the mesh axes of the operand that varies over most."""
-    library = load_library()
-    if isinstance(library, BuildError):
-        raise library
+    _loaded()
     most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
     mesh = most.sharding.mesh
     result = functools.partial(

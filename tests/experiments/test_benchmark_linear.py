@@ -10,7 +10,9 @@ import pytest
 from linear_points import Linear
 from timing import Peak
 
-TINY = Linear(shape=("8x12",), block=("3x4",), ratio=(0.5, 0.75), rows=6, rounds=1)
+TINY = Linear(
+    shape=("8x12",), block=("3x4",), ratio=(0.5, 0.75), rows=6, engine="reference", rounds=1
+)
 
 
 @pytest.fixture
@@ -30,6 +32,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark_linear, "take_turns", turns)
     monkeypatch.setattr(benchmark_linear, "steps_in_a_turn", lambda run: 1)
     monkeypatch.setattr(benchmark_linear, "measured_peak", lambda: Peak(10.0, "a dream"))
+
+
+@pytest.mark.usefixtures("scripted")
+def test_results_go_into_fresh_memory_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "results reused" in " ".join(measure(TINY, capsys))
+    assert "results fresh" in " ".join(measure(dataclasses.replace(TINY, reuse=False), capsys))
 
 
 def measure(options: Linear, capsys: pytest.CaptureFixture[str]) -> list[str]:

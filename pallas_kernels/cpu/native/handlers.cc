@@ -4,6 +4,7 @@
 #include "checks.h"
 #include "gradient.h"
 #include "mlp_gradient.h"
+#include "peak.h"
 
 namespace sparsemlp {
 namespace {
@@ -188,6 +189,8 @@ ffi::Error mlp_gradient(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffe
 
 }  // namespace
 }  // namespace sparsemlp
+
+extern "C" double sparsemlp_peak_flops(int n_threads) { return sparsemlp::peak_flops(n_threads); }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_multiply, sparsemlp::multiply,
                               xla::ffi::Ffi::Bind()
