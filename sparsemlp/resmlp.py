@@ -9,11 +9,13 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from flax.core import FrozenDict
 from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.errors import InputError
+from sparsemlp.mixing import mix_tokens
 from sparsemlp.mlp import sparse_mlp
 from sparsemlp.modules import Affine, LayerScale, SparseDense, StochasticDepth
 from sparsemlp.plan import Plan
@@ -60,18 +62,24 @@ class ResMLPBlock(nn.Module):
             kernel_init=_LINEAR_INIT,
         )
         drop_path = StochasticDepth(self.drop_path)
-        y = Affine(self.dtype, name="affine1")(x)
-        y = linear(tokens, axis=-2, name="XPatch")(y)
-        x = x + drop_path(LayerScale(self.layer_scale, self.dtype, name="scale1")(y), train=train)
+
+        def scales(index: int) -> tuple[tuple[Array, Array], Array]:
+            scale, shift, after = promote_dtype(
+                *Affine(name=f"affine{index}").parameters(dim),
+                LayerScale(self.layer_scale, name=f"scale{index}").parameters(dim),
+                dtype=x.dtype,
+            )
+            return (scale, shift), after
+
+        before, after = scales(1)
+        mixing = linear(tokens, axis=-2, name="XPatch").weights(tokens, x.dtype)
+        y = mix_tokens(x, mixing, before=before, after=after, engine=self.engine)
+        x = x + drop_path(y, train=train)
+        before, after = scales(2)
         first = linear(self.expansion * dim, name="XChannel1").weights(dim, x.dtype)
         second = linear(dim, name="XChannel2").weights(self.expansion * dim, x.dtype)
-        scale, shift, after = promote_dtype(
-            *Affine(name="affine2").parameters(dim),
-            LayerScale(self.layer_scale, name="scale2").parameters(dim),
-            dtype=x.dtype,
-        )
         mlp = functools.partial(
-            sparse_mlp, x, first, second, before=(scale, shift), after=after, engine=self.engine
+            sparse_mlp, x, first, second, before=before, after=after, engine=self.engine
         )
         return x + drop_path(mlp(), train=train) if self.drop_path else mlp(residual=True)
 
@@ -186,8 +194,10 @@ def patches(
             f"{width} % {patch_size} = {width % patch_size}"
         )
     down, across = height // patch_size, width // patch_size
-    tiles = images.reshape(batch, down, patch_size, across, patch_size, channels)
-    return tiles.swapaxes(2, 3).reshape(batch, down * across, patch_size**2 * channels)
+    # Rows of patches are gathered whole: XLA's CPU backend transposes number by number.
+    rows = np.arange(height * across).reshape(down, patch_size, across).swapaxes(1, 2).reshape(-1)
+    strips = images.reshape(batch, height * across, patch_size * channels)[:, rows]
+    return strips.reshape(batch, down * across, patch_size**2 * channels)
 
 
 def _layer_scale(depth: int) -> float:

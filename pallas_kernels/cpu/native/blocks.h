@@ -91,14 +91,15 @@ PackedBlocks pack_blocks(const Pool& pool, const T* kernel, const Kept& kept, bo
     for (int64_t s = task * run; s < std::min(kept.n, (task + 1) * run); ++s) {
       const T* from = kernel + kept.down(s) * grid.cols * grid.out + kept.across(s) * grid.rows;
       float* to = data + s * size;
-      for (int64_t d = 0; d < packed.depth; ++d) {
-        if (transposed) {
-          for (int64_t c = 0; c < packed.width; ++c) to[c] = widen(from[c * grid.out + d]);
-        } else {
-          widen_row(from + d * grid.out, packed.width, to);
+      if (transposed) {
+        transpose(from, grid.out, packed.width, packed.depth, to, packed.stride);
+      } else {
+        for (int64_t d = 0; d < packed.depth; ++d) {
+          widen_row(from + d * grid.out, packed.width, to + d * packed.stride);
         }
-        for (int64_t c = packed.width; c < packed.stride; ++c) to[c] = 0;
-        to += packed.stride;
+      }
+      for (int64_t d = 0; d < packed.depth; ++d) {
+        for (int64_t c = packed.width; c < packed.stride; ++c) to[d * packed.stride + c] = 0;
       }
     }
   });

@@ -7,14 +7,14 @@
 
 namespace sparsemlp {
 
-typedef int32_t VecInt __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t VecBits __attribute__((vector_size(4 * kLanes)));
 
 struct Gelu {
   Vec value, derivative;
 };
 
 inline Vec absolute(Vec x) {
-  return reinterpret_cast<Vec>(reinterpret_cast<VecInt>(x) & 0x7fffffff);
+  return reinterpret_cast<Vec>(reinterpret_cast<VecBits>(x) & 0x7fffffff);
 }
 
 // e^x for x <= 0; 1.2e-38 where it would be smaller.
@@ -28,7 +28,7 @@ inline Vec exp_of_negative(Vec x) {
   for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
     sum = sum * f + c;
   }
-  const VecInt scale = (reinterpret_cast<VecInt>(shifted) << 23) + (127 << 23);
+  const VecBits scale = (reinterpret_cast<VecBits>(shifted) << 23) + (127 << 23);
   return sum * reinterpret_cast<Vec>(scale);
 }
 

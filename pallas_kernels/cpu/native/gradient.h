@@ -107,10 +107,9 @@ class TokenOperands {
         if (!across[o]) continue;
         const T* from = dy_ + ((first + s) * grid_.out + o * grid_.rows) * channels_;
         float* to = dy_copy_ + s * dy_size + o * stripe;
+        transpose(from, channels_, grid_.rows, channels_, to, stride_);
         for (int64_t c = 0; c < channels_; ++c) {
-          for (int64_t i = 0; i < grid_.rows; ++i) to[i] = widen(from[i * channels_ + c]);
-          for (int64_t i = grid_.rows; i < stride_; ++i) to[i] = 0;
-          to += stride_;
+          for (int64_t i = grid_.rows; i < stride_; ++i) to[c * stride_ + i] = 0;
         }
       }
     }
@@ -130,9 +129,12 @@ class TokenOperands {
     for (int64_t s = 0; s < n_; ++s) {
       const T* from = dy_ + (first_ + s) * grid_.out * channels_;
       for (int64_t o = 0; o < grid_.out; ++o, from += channels_) {
+        Vec lanes{};
+        int64_t c = 0;
+        for (; c + kLanes <= channels_; c += kLanes) lanes += load_widened(from + c);
         float sum = 0;
-        for (int64_t c = 0; c < channels_; ++c) sum += widen(from[c]);
-        sums[o] += sum;
+        for (; c < channels_; ++c) sum += widen(from[c]);
+        sums[o] += sum + sum_lanes(lanes);
       }
     }
   }
@@ -153,6 +155,7 @@ struct Division {
 };
 
 inline Division divide(const Kept& kept, int64_t n_units, int64_t depth_per_unit) {
+  depth_per_unit = std::max<int64_t>(1, depth_per_unit);  // channels may be none
   constexpr int64_t kTasks = 16, kChunkBytes = 1024 << 10;
   const Grid& grid = kept.grid;
   const int64_t depth = n_units * depth_per_unit;
@@ -164,7 +167,7 @@ inline Division divide(const Kept& kept, int64_t n_units, int64_t depth_per_unit
   d.units_per_slice = std::max<int64_t>(1, ceil_div(n_units, d.slices));
   d.groups = std::max<int64_t>(1, std::min(kept.n, kTasks / d.slices));
   d.blocks_per_group = ceil_div(kept.n, d.groups);
-  const int64_t unit_bytes = 4 * depth_per_unit * (grid.in + grid.out);
+  const int64_t unit_bytes = 4 * depth_per_unit * std::max<int64_t>(1, grid.in + grid.out);
   d.units_per_chunk = std::min(std::max<int64_t>(1, 256 / depth_per_unit),
                                std::max(kChunkBytes / unit_bytes, ceil_div(32, depth_per_unit)));
   return d;
@@ -181,7 +184,7 @@ void write_gradient(const Pool& pool, const Kept& kept, const float* sums, int64
     const int32_t* last = std::lower_bound(first, kept.ids + kept.n, (k + 1) * grid.across());
     for (int64_t r = 0; r < grid.cols; ++r) {
       T* row = dw + (k * grid.cols + r) * grid.out;
-      std::memset(static_cast<void*>(row), 0, grid.out * sizeof(T));
+      std::fill_n(row, grid.out, T{});
       for (const int32_t* id = first; id < last; ++id) {
         const float* from = sums + (id - kept.ids) * block_size + r * stride;
         T* to = row + (*id % grid.across()) * grid.rows;
@@ -224,13 +227,13 @@ void kernel_gradient(const Pool& pool, const Operands& operands, int64_t n_units
 
   parallel_for(pool, division.slices * division.groups, [&](int64_t task) {
     const int64_t slice = task / division.groups, part = task % division.groups;
-    const int64_t begin = part * division.blocks_per_group;
+    const int64_t begin = std::min(kept.n, part * division.blocks_per_group);
     const int64_t end = std::min(kept.n, begin + division.blocks_per_group);
     const int64_t last = std::min(n_units, (slice + 1) * division.units_per_slice);
     std::vector<bool> down(grid.down()), across(grid.across());
     for (int64_t s = begin; s < end; ++s) down[kept.down(s)] = across[kept.across(s)] = true;
     std::fill(sums + slice * slice_size + begin * block_size,
-              sums + slice * slice_size + std::max(begin, end) * block_size, 0.0f);
+              sums + slice * slice_size + end * block_size, 0.0f);
     float* dy_sum = dy_sums + slice * grid.out;
     if (part == 0) std::fill(dy_sum, dy_sum + grid.out, 0.0f);
     Operands local = operands;

@@ -27,6 +27,7 @@ struct Mlp {
 struct Live {
   std::vector<char> computed;  // of W1's block columns: kept somewhere, and W2 uses it
   std::vector<char> constant;  // of W1's block columns: nothing kept
+  std::vector<char> filled;    // of W1's block columns: constant beside others in a block of W2
   std::vector<char> first;     // of W1's kept blocks: those in computed columns
   std::vector<char> second;    // of W2's kept blocks: those with a unit that is not constant
 };
@@ -37,14 +38,15 @@ Live find_live(const Mlp<T>& mlp) {
   Live live;
   live.constant.assign(g1.across(), 1);
   live.computed.assign(g1.across(), 0);
+  live.filled.assign(g1.across(), 0);
   for (int64_t s = 0; s < mlp.first.n; ++s) live.constant[mlp.first.across(s)] = 0;
   for (int64_t s = 0; s < mlp.second.n; ++s) {
-    const int64_t begin = mlp.second.down(s) * g2.cols;
-    bool any = false;
-    for (int64_t o = begin / g1.rows; o <= (begin + g2.cols - 1) / g1.rows; ++o) {
-      if (live.constant[o]) continue;
-      live.computed[o] = 1;
-      any = true;
+    const int64_t begin = mlp.second.down(s) * g2.cols / g1.rows;
+    const int64_t end = ceil_div((mlp.second.down(s) + 1) * g2.cols, g1.rows);
+    const bool any = std::any_of(&live.constant[begin], &live.constant[0] + end,
+                                 [](char constant) { return !constant; });
+    for (int64_t o = begin; any && o < end; ++o) {
+      (live.constant[o] ? live.filled : live.computed)[o] = 1;
     }
     live.second.push_back(any);
   }
@@ -136,16 +138,9 @@ struct PanelProduct {
   void emit(int64_t o, const float* a, int64_t a_stride, int64_t n_rows, T* out,
             int64_t out_stride, const T* added) const {
     tiles(o, a, a_stride, n_rows, [&](Tile& tile, int64_t r, int64_t rows, int64_t c, int64_t n) {
-      T* place = out + r * out_stride + c;
-      if (!added) return multiply_tile<Order::kRowMajor>(tile, rows, n, place, out_stride);
-      alignas(64) float results[kTileRows * 2 * kLanes];
-      run_narrow<Order::kRowMajor>(tile, rows, n, results, 2 * kLanes);
-      for (int64_t i = 0; i < rows; ++i) {
-        const T* from = added + (r + i) * out_stride + c;
-        for (int64_t j = 0; j < n; ++j) {
-          narrow(results[i * 2 * kLanes + j] + widen(from[j]), place + i * out_stride + j);
-        }
-      }
+      const int64_t place = r * out_stride + c;
+      multiply_tile<Order::kRowMajor>(tile, rows, n, out + place, out_stride,
+                                      added ? added + place : nullptr);
     });
   }
 };
@@ -188,7 +183,7 @@ class HiddenPanel {
       float* slope = derivative ? derivative + r * stride() : nullptr;
       for (int64_t o = 0; o < grid_.across(); ++o) {
         const int64_t begin = o * grid_.rows, end = begin + grid_.rows;
-        if (live_.constant[o]) {
+        if (live_.filled[o]) {
           for (int64_t j = begin; j < end; ++j) row[j] = constants_.value[j];
         } else if (live_.computed[o]) {
           int64_t j = begin;
@@ -220,7 +215,7 @@ class HiddenPanel {
 
 // How many rows, a multiple of a tile's, make a panel whose operands take so many bytes.
 inline int64_t panel_rows(int64_t floats_per_row, int64_t bytes, int64_t most_tiles) {
-  const int64_t tiles = bytes / (4 * kTileRows * floats_per_row);
+  const int64_t tiles = bytes / (4 * kTileRows * std::max<int64_t>(1, floats_per_row));
   return kTileRows * std::max<int64_t>(1, std::min(most_tiles, tiles));
 }
 

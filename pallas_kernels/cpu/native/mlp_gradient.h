@@ -98,8 +98,9 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
                       mlp.second.n * g2.cols * round_up(g2.rows, kLanes), g1.out, g2.out};
   constexpr int64_t kSlices = 16;
   const int64_t traffic = n * (mlp.in() + mlp.hidden() + mlp.out());
+  const int64_t sums_traffic = std::max<int64_t>(1, 2 * sizes.size());
   const int64_t n_slices =
-      std::max<int64_t>(1, std::min({kSlices, n / 128, traffic / (2 * sizes.size())}));
+      std::max<int64_t>(1, std::min({kSlices, n / 128, traffic / sums_traffic}));
   const int64_t slice_rows = std::max<int64_t>(1, ceil_div(n, n_slices));
   Buffer sums_buffer;
   float* sums = sums_buffer.at_least(n_slices * sizes.size());

@@ -1,6 +1,7 @@
 // Loops whose iterations run on several threads, and memory that each thread keeps.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -13,6 +14,8 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+
+#include "simd.h"
 
 namespace sparsemlp {
 
@@ -30,7 +33,7 @@ void parallel_for(const Pool& pool, int64_t n, const Body& body) {
   const int64_t n_helpers = std::min<int64_t>(pool.n_threads, n) - 1;
   if (n_helpers < 1) {
     for (int64_t i = 0; i < n; ++i) body(i);
-    return;
+    return finish_streams();
   }
   struct Shared {
     std::atomic<int64_t> next{0};
@@ -44,6 +47,7 @@ void parallel_for(const Pool& pool, int64_t n, const Body& body) {
       int64_t done = 0;
       for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n; ++done) (*body)(i);
       if (done == 0) return;
+      finish_streams();
       std::lock_guard<std::mutex> lock(mutex);
       n_done += done;
       if (n_done == n) finished.notify_all();

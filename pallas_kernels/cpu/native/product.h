@@ -6,34 +6,44 @@
 
 namespace sparsemlp {
 
-// Runs a tile and writes its results for good.
+// Runs a tile and writes its results for good, with `added`, laid out as out, on top unless null.
 template <Order order, typename T>
-inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int64_t out_stride) {
+inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int64_t out_stride,
+                          const T* added = nullptr) {
   if constexpr (std::is_same_v<T, float>) {
     if (columns % kLanes == 0) {
       tile.out = out;
       tile.out_stride = out_stride;
       tile.finish = Finish::kStream;
+      tile.added = added;
       return run<order>(tile, rows, columns);
     }
   }
-  run_narrow<order>(tile, rows, columns, out, out_stride);
+  if (!added) return run_narrow<order>(tile, rows, columns, out, out_stride);
+  alignas(64) float results[kTileRows * 2 * kLanes];
+  run_narrow<order>(tile, rows, columns, results, 2 * kLanes);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t place = r * out_stride + c;
+      narrow(results[r * 2 * kLanes + c] + widen(added[place]), out + place);
+    }
+  }
 }
 
 // Brings a stretch of memory nearer, a little at each call, so that it arrives beside the work.
 class Prefetcher {
  public:
   Prefetcher(const void* data, int64_t bytes, int64_t n_calls)
-      : next_(static_cast<const char*>(data)), end_(next_ + bytes),
-        step_(round_up(ceil_div(bytes, n_calls), 64)) {}
+      : data_(static_cast<const char*>(data)), bytes_(bytes),
+        step_(round_up(ceil_div(bytes, std::max<int64_t>(1, n_calls)), 64)) {}
   void operator()() {
-    const char* stop = std::min(end_, next_ + step_);
-    for (; next_ < stop; next_ += 64) __builtin_prefetch(next_, 0, 2);
+    const int64_t stop = std::min(bytes_, done_ + step_);
+    for (; done_ < stop; done_ += 64) __builtin_prefetch(data_ + done_, 0, 2);
   }
 
  private:
-  const char *next_, *end_;
-  int64_t step_;
+  const char* data_;
+  int64_t bytes_, step_, done_ = 0;
 };
 
 // out [n, o] = in [n, i] * S + bias, S the kept blocks or, transposed, their transpose.
@@ -43,7 +53,8 @@ void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel
   constexpr int64_t kPanelBytes = 300 << 10;
   const Grid& grid = kept.grid;
   const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;
-  const int64_t panel_tiles = std::min<int64_t>(4, kPanelBytes / (4 * kTileRows * n_in));
+  const int64_t panel_tiles =
+      std::min<int64_t>(4, kPanelBytes / (4 * kTileRows * std::max<int64_t>(1, n_in)));
   const int64_t panel_rows = kTileRows * std::max<int64_t>(1, panel_tiles);
   expect_writes(out, n * n_out * sizeof(T));
   const PackedBlocks packed = pack_blocks(pool, kernel, kept, transposed);

@@ -28,6 +28,7 @@ struct Tile {
   float* out;                // element (r, c) at r * out_stride + c; writable to whole vectors
   int64_t out_stride;
   Finish finish;
+  const float* added;  // streamed on top, laid out as out, or null
 };
 
 enum class Order { kRowMajor, kDepthMajor };
@@ -80,7 +81,8 @@ void run_tile(const Tile& t) {
       if (t.finish == Finish::kAdd) {
         store(place, load(place) + acc[r][v]);
       } else if (t.finish == Finish::kStream) {
-        stream(place, acc[r][v]);
+        const float* added = t.added ? t.added + r * t.out_stride + v * kLanes : nullptr;
+        stream(place, added ? acc[r][v] + load(added) : acc[r][v]);
       } else {
         store(place, acc[r][v]);
       }

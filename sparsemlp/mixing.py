@@ -1,0 +1,52 @@
+"""Token mixing: a sparse linear layer along the tokens, between two scales of the channels."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sparsemlp.linear import sparse_linear
+from sparsemlp.mlp import Linear
+
+
+def mix_tokens(
+    x: Float[Array, "*batch tokens channels"],
+    layer: Linear,
+    *,
+    before: tuple[Float[Array, " channels"], Float[Array, " channels"]],
+    after: Float[Array, " channels"],
+    engine: str = "auto",
+) -> Float[Array, "*batch out channels"]:
+    """`after * layer(scale * x + shift)` along the tokens, as one product and one pass over it.
+
+    The branch of token mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 1). Scales
+    of channels commute with a product over tokens, so both become one factor, and shift and bias
+    one small table. They do not commute where the backward pass multiplies by another kernel than
+    the forward pass did; there the three steps are done one by one.
+
+    Args:
+      x: `[..., in, channels]`.
+      layer: from `in` tokens to `out`.
+      before: `(scale, shift)` of the channels of x.
+      after: scale of the channels of the result.
+      engine: who computes the product: `auto`, or a name in `pallas_kernels.ENGINES`.
+
+    Returns:
+      `[..., out, channels]`.
+    """
+    scale, shift = before
+    mask, kernel = layer.mask, layer.kernel
+    if mask is not None and layer.backward != "masked":
+        y = sparse_linear(
+            scale * x + shift,
+            kernel,
+            layer.bias,
+            axis=-2,
+            mask=mask,
+            backward=layer.backward,
+            engine=engine,
+        )
+        return after * y
+    y = sparse_linear(x, kernel, axis=-2, mask=mask, engine=engine)
+    kept = kernel if mask is None else jnp.where(mask.dense(), kernel, jnp.zeros_like(kernel))
+    table = jnp.sum(kept, axis=0)[:, None] * shift
+    table = table if layer.bias is None else table + layer.bias[:, None]
+    return (scale * after) * y + table * after
