@@ -77,7 +77,8 @@ def sparse_mlp(
             f"x of shape {x.shape} cannot be added to a result of {n_out} features: "
             "make both widths equal, or set residual=False"
         )
-    fusion = _fusion(x, first, second, engine)
+    scales = [*(before or ()), *(() if after is None else (after,))]
+    fusion = _fusion(x, first, second, scales, engine)
     if fusion is None:
         y = x if before is None else x * before[0] + before[1]
         y = gelu(_apply(y, first, engine))
@@ -88,7 +89,7 @@ def sparse_mlp(
         first = _fold_before(first, *before)
     if after is not None:
         bias = None if second.bias is None else second.bias * after
-        second = dataclasses.replace(second, kernel=second.kernel * after, bias=bias)
+        second = dataclasses.replace(second, kernel=_kept_kernel(second) * after, bias=bias)
     weights = [_weights(layer) for layer in (first, second)]
     operands = (x, *weights[0], *weights[1])
     x, w1, b1, kept1, w2, b2, kept2 = (cast(Any, a) for a in varying_alike(*operands))
@@ -110,10 +111,14 @@ def _weights(layer: Linear) -> Weights:
     return Weights(layer.kernel, layer.bias, layer.mask.kept)
 
 
+def _kept_kernel(layer: Linear) -> Array:
+    assert layer.mask is not None
+    return jnp.where(layer.mask.dense(), layer.kernel, jnp.zeros_like(layer.kernel))
+
+
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:
     """The layer that does the same to x as this one does to `scale * x + shift`."""
-    assert layer.mask is not None
-    kept = jnp.where(layer.mask.dense(), layer.kernel, jnp.zeros_like(layer.kernel))
+    kept = _kept_kernel(layer)
     shifted = jnp.sum(shift[:, None] * kept, axis=0)
     bias = shifted if layer.bias is None else layer.bias + shifted
     return dataclasses.replace(layer, kernel=kept * scale[:, None], bias=bias)
@@ -128,12 +133,20 @@ class _Fusion:
     residual: bool = False
 
 
-def _fusion(x: Array, first: Linear, second: Linear, engine: str) -> _Fusion | None:
+def _fusion(
+    x: Array, first: Linear, second: Linear, scales: list[Array], engine: str
+) -> _Fusion | None:
     """Who can compute the pair in one go; None if it has to be done step by step."""
     layers: list[SparseLayer] = []
+    shape = x.shape
     for linear in (first, second):
-        mask, dtypes = linear.mask, {x.dtype, linear.kernel.dtype}
+        mask, dtypes = linear.mask, {x.dtype, linear.kernel.dtype, *(a.dtype for a in scales)}
         dtypes |= set() if linear.bias is None else {linear.bias.dtype}
+        if shape[-1:] != linear.kernel.shape[:1]:
+            return None
+        shape = linear.kernel.shape
+        if linear.bias is not None and linear.bias.shape != shape[1:]:
+            return None
         if mask is None or mask.n_kept == mask.n_blocks or linear.backward != "masked":
             return None
         if len(dtypes) > 1 or mask.kernel_shape != linear.kernel.shape:

@@ -1,15 +1,29 @@
 """Which engine computes a layer, and what one that cannot says."""
 
-from typing import Any
+import functools
+import logging
+from collections.abc import Iterator
+from typing import Any, get_args
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import ENGINES, PLANNED_ENGINES, Reference, SparseLayer
-from sparsemlp import engines
-from sparsemlp.engines import check_engine, choose_engine
+from pallas_kernels import ENGINES, PLANNED_ENGINES, Phase, Reference, SparseLayer
+from pallas_kernels.cpu import calls
+from pallas_kernels.cpu.build import WAY_OUT, BuildError
+from sparsemlp import BlockMask, engines, sparse_linear
+from sparsemlp.engines import check_engine, choose_engine, choose_fused
 from sparsemlp.errors import InputError
 
-LAYER = SparseLayer((4, 6), (2, 2), 3, -1, "float32")
+LAYER = SparseLayer((64, 64), (32, 32), 3, -1, "float32")
+PHASES: tuple[Phase, ...] = get_args(Phase)
+EVERY_PHASE = pytest.mark.parametrize("phase", PHASES)
+on_a_processor = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="engine cpu computes on processors"
+)
+
+choose = functools.partial(choose_engine, phase="product", n_rows=8)
 
 
 class Unable(Reference):
@@ -19,41 +33,277 @@ class Unable(Reference):
         return f"blocks of {layer.block} on {platform} need an abacus: install abacus"
 
 
+class MeantForHere(Unable):
+    """Cannot run where it is meant to."""
+
+    platforms = ("cpu", "gpu", "tpu")
+
+
+class MeantForElsewhere(Unable):
+    platforms = ("abacus",)
+
+
 class Able(Reference):
     name = "able"
+
+
+class Choosy(Able):
+    """Pays for one phase alone, from a number of rows on."""
+
+    def __init__(self, phase: Phase, least_rows: int = 0) -> None:
+        self.phase, self.least_rows = phase, least_rows
+
+    def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
+        return phase == self.phase and n_rows >= self.least_rows
+
+
+class Fuses(Able):
+    """Fuses layers of one block that expand and contract."""
+
+    name = "fuses"
+
+    def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
+        expands = first.kernel_shape[0] < second.kernel_shape[0]
+        return first.block == second.block and expands
+
+
+def put_first(monkeypatch, *found: Reference) -> None:
+    """Puts engines before those of this version in the order of preference."""
+    order: dict[str, Any] = {engine.name: engine for engine in found}
+    monkeypatch.setattr(engines, "ENGINES", order | ENGINES)
 
 
 @pytest.fixture
 def with_unable(monkeypatch) -> None:
     """An engine that cannot run stands first in the order of preference."""
-    monkeypatch.setattr(engines, "ENGINES", {"unable": Unable(), **ENGINES})
+    put_first(monkeypatch, Unable())
 
 
-def test_auto_gives_the_reference():
-    assert choose_engine("auto", LAYER).name == "reference"
+@pytest.fixture
+def said(caplog) -> Iterator[Any]:
+    """The messages of the library's logger, as in a process that has said nothing yet."""
+    engines._say_once.cache_clear()
+    with caplog.at_level(logging.DEBUG, "sparsemlp"):
+        yield lambda: [r.getMessage() for r in caplog.records if r.name == "sparsemlp"]
+    engines._say_once.cache_clear()
 
 
-def test_the_reference_is_found_by_its_name():
-    assert choose_engine("reference", LAYER) is ENGINES["reference"]
+@pytest.fixture
+def no_compiler(monkeypatch) -> None:
+    """A machine on which the native kernels cannot be built."""
+    error = BuildError(f"no C++ compiler of c++, g++, clang++ runs here; {WAY_OUT}")
+    monkeypatch.setattr(calls, "load_library", lambda: error)
+
+
+@EVERY_PHASE
+@pytest.mark.parametrize("n_rows", [0, 8, 2**40])
+def test_auto_gives_the_first_engine_of_this_version_that_can_and_pays(phase, n_rows):
+    candidates = [
+        engine
+        for engine in ENGINES.values()
+        if engine.reason_against(LAYER, jax.default_backend()) is None
+        and engine.pays(phase, LAYER, n_rows)
+    ]
+    assert choose_engine("auto", LAYER, phase, n_rows) is candidates[0]
+
+
+def test_auto_ends_with_the_reference_which_can_do_all():
+    assert list(ENGINES)[-1] == "reference"
+    for platform in ("cpu", "gpu", "tpu", "abacus"):
+        assert ENGINES["reference"].reason_against(LAYER, platform) is None
+
+
+@EVERY_PHASE
+def test_the_reference_is_found_by_its_name(phase):
+    assert choose_engine("reference", LAYER, phase, 8) is ENGINES["reference"]
 
 
 def test_an_engine_that_cannot_run_is_refused_by_name_with_its_own_reason(with_unable):
     with pytest.raises(InputError) as caught:
-        choose_engine("unable", LAYER)
+        choose("unable", LAYER)
     message = str(caught.value)
     assert "engine 'unable' cannot run here" in message
-    assert "blocks of (2, 2) on " in message
+    assert "blocks of (32, 32) on " in message
     assert "need an abacus: install abacus" in message
 
 
-def test_auto_skips_an_engine_that_cannot_run(with_unable):
-    assert choose_engine("auto", LAYER).name == "reference"
+def test_auto_skips_an_engine_that_cannot_run(with_unable, monkeypatch):
+    chosen = choose("auto", LAYER)
+    monkeypatch.setattr(engines, "ENGINES", ENGINES)
+    assert chosen is choose("auto", LAYER)
 
 
 def test_auto_takes_the_first_engine_that_can_run(monkeypatch):
-    order: dict[str, Any] = {"unable": Unable(), "able": Able(), **ENGINES}
-    monkeypatch.setattr(engines, "ENGINES", order)
-    assert choose_engine("auto", LAYER).name == "able"
+    put_first(monkeypatch, Unable(), Able())
+    assert choose("auto", LAYER).name == "able"
+
+
+@EVERY_PHASE
+def test_auto_asks_for_each_phase_whether_an_engine_pays(monkeypatch, phase):
+    put_first(monkeypatch, Choosy(phase))
+    for other in PHASES:
+        assert (choose_engine("auto", LAYER, other, 8).name == "able") == (other == phase)
+        # Who is called by name is not asked whether that pays.
+        assert choose_engine("able", LAYER, other, 8).name == "able"
+
+
+@pytest.mark.parametrize(("n_rows", "pays"), [(7, False), (8, True)])
+def test_auto_tells_the_engine_how_many_rows_there_are(monkeypatch, n_rows, pays):
+    put_first(monkeypatch, Choosy("product", least_rows=8))
+    assert (choose_engine("auto", LAYER, "product", n_rows).name == "able") == pays
+
+
+def test_the_last_engine_of_auto_is_not_asked_whether_it_pays(monkeypatch):
+    monkeypatch.setattr(engines, "ENGINES", {"able": Choosy("mlp")})
+    assert choose("auto", LAYER).name == "able"
+
+
+@pytest.mark.parametrize(("axis", "x_shape"), [(-1, (2, 3, 64)), (-2, (2, 64, 3))])
+def test_the_products_of_one_layer_may_have_different_engines(monkeypatch, axis, x_shape):
+    """Along tokens, samples times channels are the rows."""
+    computed = []
+
+    class Computes(Choosy):
+        def __init__(self, name: str, phase: Phase) -> None:
+            super().__init__(phase, least_rows=6)
+            self.name = name
+
+        def product(self, x, kernel, bias, kept, layer):
+            computed.append((self.name, "product"))
+            return super().product(x, kernel, bias, kept, layer)
+
+        def input_gradient(self, dy, kernel, kept, layer):
+            computed.append((self.name, "input_gradient"))
+            return super().input_gradient(dy, kernel, kept, layer)
+
+        def kernel_gradient(self, x, dy, kept, layer):
+            computed.append((self.name, "kernel_gradient"))
+            return super().kernel_gradient(x, dy, kept, layer)
+
+    put_first(monkeypatch, *(Computes(f"{phase} alone", phase) for phase in PHASES))
+    mask = BlockMask(jnp.array([0, 1, 3], jnp.int32), LAYER.kernel_shape, LAYER.block)
+    x, kernel, bias = jnp.ones(x_shape), jnp.ones(LAYER.kernel_shape), jnp.ones(64)
+
+    def loss(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+        return jnp.sum(sparse_linear(x, kernel, bias, axis=axis, mask=mask))
+
+    jax.grad(loss, argnums=(0, 1, 2))(x, kernel, bias)
+    products = ("product", "input_gradient", "kernel_gradient")
+    assert sorted(computed) == sorted((f"{product} alone", product) for product in products)
+
+
+def test_auto_says_once_why_an_engine_that_is_meant_for_here_is_passed_over(monkeypatch, said):
+    put_first(monkeypatch, MeantForHere())
+    for phase in PHASES:
+        assert choose_engine("auto", LAYER, phase, 8).name != "unable"
+    (message,) = said()
+    assert "engine 'unable' cannot run here: blocks of (32, 32) on" in message
+    assert "install abacus" in message
+    assert "the next best is used" in message
+
+
+def test_auto_is_silent_about_an_engine_that_is_meant_for_elsewhere(monkeypatch, said):
+    put_first(monkeypatch, MeantForElsewhere())
+    choose("auto", LAYER)
+    assert said() == []
+
+
+def test_nothing_is_said_of_engines_that_run_or_do_not_pay_or_were_called_by_name(
+    monkeypatch, said
+):
+    put_first(monkeypatch, Choosy("mlp"), Able())
+    choose("auto", LAYER)
+    choose("reference", LAYER)
+    assert said() == []
+    put_first(monkeypatch, MeantForHere())
+    with pytest.raises(InputError):
+        choose("unable", LAYER)
+    assert said() == []
+
+
+@on_a_processor
+def test_without_a_compiler_auto_computes_all_the_same_and_says_once_what_to_install(
+    no_compiler, said
+):
+    for phase in PHASES:
+        assert choose_engine("auto", LAYER, phase, 2**20).name == "reference"
+    mask = BlockMask(jnp.array([0, 1, 3], jnp.int32), LAYER.kernel_shape, LAYER.block)
+    y = sparse_linear(jnp.ones((2, 64)), jnp.ones((64, 64)), mask=mask)
+    assert y.tolist() == [[32.0] * 32 + [64.0] * 32] * 2
+    (message,) = said()
+    for part in ("engine 'cpu'", "no C++ compiler", "apt install g++", "the next best is used"):
+        assert part in message
+
+
+@on_a_processor
+def test_without_a_compiler_the_cpu_engine_by_name_says_what_to_install(no_compiler, said):
+    mask = BlockMask(jnp.array([0, 1, 3], jnp.int32), LAYER.kernel_shape, LAYER.block)
+    with pytest.raises(InputError) as caught:
+        sparse_linear(jnp.ones((2, 64)), jnp.ones((64, 64)), mask=mask, engine="cpu")
+    for part in ("engine 'cpu' cannot run here", "no C++ compiler", "apt install g++"):
+        assert part in str(caught.value)
+    assert said() == []
+
+
+def test_the_cpu_engine_is_refused_for_what_it_does_not_compute():
+    wide = SparseLayer((64, 64), (32, 32), 3, -1, "float64")
+    cpu = ENGINES["cpu"]
+    assert "float32 and bfloat16, not float64" in str(cpu.reason_against(wide, "cpu"))
+    for platform in ("gpu", "tpu"):
+        assert repr(platform) in str(cpu.reason_against(LAYER, platform))
+    assert choose("auto", wide).name == "reference"
+    with pytest.raises(InputError, match="engine 'cpu' cannot run here"):
+        choose("cpu", wide)
+
+
+def pair(
+    first: tuple[int, int] = (32, 32), second: tuple[int, int] = (32, 32)
+) -> tuple[SparseLayer, SparseLayer]:
+    """Two layers, one after the other, of these blocks."""
+    return (
+        SparseLayer((64, 256), first, 3, -1, "float32"),
+        SparseLayer((256, 64), second, 3, -1, "float32"),
+    )
+
+
+def test_two_layers_are_fused_by_an_engine_that_says_it_can(monkeypatch):
+    put_first(monkeypatch, Fuses())
+    fused = choose_fused("auto", pair(), 8)
+    assert fused is not None
+    assert fused.name == "fuses"
+    assert choose_fused("fuses", pair(), 8) is fused
+
+
+@pytest.mark.parametrize("name", ["auto", "fuses"])
+def test_two_layers_that_an_engine_does_not_fuse_are_not_fused(monkeypatch, name):
+    put_first(monkeypatch, Fuses())
+    assert choose_fused(name, pair((32, 32), (16, 16)), 8) is None
+    expanding, contracting = pair()
+    assert choose_fused(name, (contracting, expanding), 8) is None
+
+
+def test_the_reference_fuses_nothing():
+    assert choose_fused("reference", pair(), 8) is None
+
+
+def test_two_layers_are_fused_only_if_that_pays_for_both(monkeypatch):
+    class PaysForSmallBlocks(Fuses):
+        def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
+            return phase == "mlp" and layer.block == (16, 16)
+
+        def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
+            return True
+
+    put_first(monkeypatch, PaysForSmallBlocks())
+    assert choose_fused("auto", pair((16, 16), (16, 16)), 8) is not None
+    for blocks in (((16, 16), (32, 32)), ((32, 32), (16, 16)), ((32, 32), (32, 32))):
+        chosen = choose_fused("auto", pair(*blocks), 8)
+        assert chosen is None or chosen.name != "fuses"
+
+
+def test_an_engine_that_cannot_run_is_refused_for_two_layers_too(with_unable):
+    with pytest.raises(InputError, match="install abacus"):
+        choose_fused("unable", pair(), 8)
 
 
 def test_auto_gives_every_reason_where_nothing_can_run(monkeypatch):
@@ -65,7 +315,7 @@ def test_auto_gives_every_reason_where_nothing_can_run(monkeypatch):
 
     monkeypatch.setattr(engines, "ENGINES", {"unable": Unable(), "worse": Worse()})
     with pytest.raises(InputError) as caught:
-        choose_engine("auto", LAYER)
+        choose("auto", LAYER)
     assert "'unable'" in str(caught.value)
     assert "install abacus" in str(caught.value)
     assert "'worse' cannot run here: it never does" in str(caught.value)
@@ -80,7 +330,7 @@ def test_the_platform_and_the_layer_are_what_the_engine_is_asked_about(monkeypat
             return None
 
     monkeypatch.setattr(engines, "ENGINES", {"able": Curious()})
-    choose_engine("able", LAYER)
+    choose("able", LAYER)
     assert len(asked) == 1
     layer, platform = asked[0]
     assert layer == LAYER
@@ -93,12 +343,12 @@ def test_a_planned_engine_is_not_called_unknown(name):
         check_engine(name)
     assert repr(name) in str(caught.value)
     assert "planned" in str(caught.value)
-    assert "choose one of auto, reference" in str(caught.value)
+    assert "choose one of auto, cpu, reference" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["cuda", "", "Reference"])
 def test_an_unknown_engine_is_named_with_the_known_ones(name):
     with pytest.raises(InputError) as caught:
-        choose_engine(name, LAYER)
+        choose(name, LAYER)
     assert f"engine {name!r} is unknown" in str(caught.value)
-    assert "choose one of auto, reference" in str(caught.value)
+    assert "choose one of auto, cpu, reference" in str(caught.value)
