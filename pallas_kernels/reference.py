@@ -3,6 +3,7 @@
 It saves nothing, and it defines what every other engine computes.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -29,7 +30,7 @@ class Reference(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
-        return dense.product(x, _masked(kernel, kept, layer), bias, layer.axis)
+        return dense.product(x, _masked_once(kernel, kept, layer), bias, layer.axis)
 
     def input_gradient(
         self,
@@ -39,7 +40,7 @@ class Reference(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""
-        return dense.input_gradient(dy, _masked(kernel, kept, layer), layer.axis)
+        return dense.input_gradient(dy, _masked_once(kernel, kept, layer), layer.axis)
 
     def kernel_gradient(
         self,
@@ -57,3 +58,10 @@ def _masked(
 ) -> Float[Array, "in out"]:
     mask = dense_mask(kept, layer.kernel_shape, layer.block)
     return jnp.where(mask, kernel, jnp.zeros_like(kernel))
+
+
+def _masked_once(
+    kernel: Float[Array, "in out"], kept: Int[Array, " k"], layer: SparseLayer
+) -> Float[Array, "in out"]:
+    """The masked kernel in memory; XLA would mask it anew for each sample along the tokens."""
+    return jax.lax.optimization_barrier(_masked(kernel, kept, layer))

@@ -1,8 +1,111 @@
-"""Where the native kernels beat XLA's dense products."""
+"""Where the native kernels beat XLA's dense products, by measurement.
+
+`crossover.json` states, for some kernels, rows of x, blocks and phases, the smallest ratio at which
+native pays, and machine, versions and date; `experiments/crossover.py` measures it anew. What was
+not measured takes the entry of its nearest neighbour that is not more favourable.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import get_args
 
 from pallas_kernels.engine import Phase, SparseLayer
 
+TABLE_FILE = Path(__file__).with_name("crossover.json")
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""The columns of the table."""
+
+Block = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What was measured for a kernel and some rows of x.
+
+    Attributes:
+      kernel: `(in, out)`.
+      axis: the axis of x that is contracted.
+      rows: rows of x, or samples times channels along the token axis.
+      blocks: for each block and phase the smallest ratio that pays; None if none measured does.
+    """
+
+    kernel: tuple[int, int]
+    axis: int
+    rows: int
+    blocks: Mapping[Block, Mapping[Phase, float | None]]
+
+    def smallest_ratios(self, block: Block) -> Mapping[Phase, float | None]:
+        """Those of a block, or of the largest measured one that fits inside; empty if none does."""
+        inside = [b for b in self.blocks if b[0] <= block[0] and b[1] <= block[1]]
+        return self.blocks[max(inside, key=lambda b: (math.prod(b), b))] if inside else {}
+
+
+@functools.cache
+def load_table(path: Path = TABLE_FILE) -> tuple[Entry, ...]:
+    """Reads the table, once a process."""
+    table = json.loads(path.read_text())
+    return tuple(
+        Entry(
+            (entry["kernel"][0], entry["kernel"][1]),
+            entry["axis"],
+            entry["rows"],
+            {
+                _block(text): dict(zip(table["phases"], ratios, strict=True))
+                for text, ratios in entry["blocks"].items()
+            },
+        )
+        for entry in table["entries"]
+    )
+
 
 def pays(phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
-    """Whether a product is expected to be faster than XLA's dense one."""
-    return True
+    """Whether a product is expected to be faster than XLA's dense one.
+
+    Args:
+      phase: what is to be computed.
+      layer: the layer; what is known of the nearest measured kernel holds for it.
+      n_rows: rows of x, or samples times channels along the token axis.
+    """
+    entries = _nearest(layer)
+    if not entries:
+        return False
+    entry = min(entries, key=lambda e: _distance(e.rows, max(1, n_rows)))
+    smallest = entry.smallest_ratios(layer.block).get(phase)
+    if smallest is None:
+        return False
+    n_blocks = math.prod(layer.kernel_shape) // math.prod(layer.block)
+    return layer.n_kept <= math.ceil(n_blocks * (1 - smallest))
+
+
+def hands_over(layer: SparseLayer) -> bool:
+    """Whether no phase pays at any measured ratio and number of rows: the blocks are too small."""
+    return all(
+        ratio is None
+        for entry in _nearest(layer)
+        for ratio in entry.smallest_ratios(layer.block).values()
+    )
+
+
+def _nearest(layer: SparseLayer) -> list[Entry]:
+    """The entries of the measured kernel of the most similar size, then of the same shape."""
+    entries = [entry for entry in load_table() if entry.axis == layer.axis]
+
+    def distance(entry: Entry) -> tuple[float, float]:
+        (n_in, n_out), (own_in, own_out) = entry.kernel, layer.kernel_shape
+        return _distance(n_in * n_out, own_in * own_out), _distance(n_in, own_in)
+
+    nearest = min(map(distance, entries), default=None)
+    return [entry for entry in entries if distance(entry) == nearest]
+
+
+def _distance(a: int, b: int) -> float:
+    return abs(math.log(a / b))
+
+
+def _block(text: str) -> Block:
+    rows, cols = map(int, text.split("x"))
+    return rows, cols

@@ -4,16 +4,19 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cpu import calls
 from pallas_kernels.cpu.build import BuildError
-from pallas_kernels.cpu.crossover import pays
+from pallas_kernels.cpu.crossover import hands_over, pays
 from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
+from pallas_kernels.reference import Reference
 
 DTYPES = ("float32", "bfloat16")
+_REFERENCE = Reference()
 
 
 class Cpu(Engine):
     """Computes the products of kept blocks in registers, on XLA's own thread pool.
 
-    Sums are taken in float32. Results do not depend on the number of threads.
+    Sums are taken in float32. Results do not depend on the number of threads. A layer whose blocks
+    are so small that this never pays, by measurement, is computed by `Reference`.
     """
 
     name = "cpu"
@@ -41,6 +44,8 @@ class Cpu(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
+        if hands_over(layer):
+            return _REFERENCE.product(x, kernel, bias, kept, layer)
         return calls.multiply(x, kernel, bias, kept, layer, transposed=False)
 
     def input_gradient(
@@ -51,6 +56,8 @@ class Cpu(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""
+        if hands_over(layer):
+            return _REFERENCE.input_gradient(dy, kernel, kept, layer)
         return calls.multiply(dy, kernel, None, kept, layer, transposed=True)
 
     def kernel_gradient(
@@ -61,6 +68,8 @@ class Cpu(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
+        if hands_over(layer):
+            return _REFERENCE.kernel_gradient(x, dy, kept, layer)
         return calls.gradient(x, dy, kept, layer, with_bias=False)[0]
 
     def parameter_gradients(
@@ -71,11 +80,14 @@ class Cpu(Engine):
         layer: SparseLayer,
     ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
         """dW, and db from the same pass over dy."""
+        if hands_over(layer):
+            return _REFERENCE.parameter_gradients(x, dy, kept, layer)
         return calls.gradient(x, dy, kept, layer, with_bias=True)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
-        """Any two layers along the features."""
-        return first.axis == second.axis == -1
+        """Any two layers along the features, unless one is left to `Reference`."""
+        along_features = first.axis == second.axis == -1
+        return along_features and not hands_over(first) and not hands_over(second)
 
     def mlp(
         self,

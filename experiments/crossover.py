@@ -1,0 +1,241 @@
+"""Finds from which ratio on the native kernels beat XLA's dense products, and writes it down.
+
+    python experiments/crossover.py
+
+measures the blocks of the thesis and some between, on the layers of its models, and writes the
+table in which engine `auto` looks up a layer on a CPU, `pallas_kernels/cpu/crossover.json`. About
+20 minutes on 2 cores that do nothing else. Options choose a part; the rest of the table stays.
+
+Native and dense take turns, each into the memory of its last result; freed memory stays with the
+process. Fresh memory would cost page faults, on which dense spends more time than native does.
+Time grows with the kept blocks, so the smallest ratio that pays is found by bisection.
+"""
+
+import bisect
+import ctypes
+import dataclasses
+import datetime
+import json
+import math
+import platform
+import re
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from crossover_phases import Case, Comparison, comparisons
+from jaxtyping import Array
+from rich.console import Console
+from timing import Contender, describe_machine, steps_in_a_turn, take_turns
+
+from pallas_kernels import Cpu, Phase
+from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE
+from sparsemlp import InputError, parse_block
+from sparsemlp.blocks import Block, divides, format_block, n_kept_blocks
+from sparsemlp.config import open_default
+from sparsemlp.environment import describe_environment
+from sparsemlp.errors import SaveError
+from sparsemlp.files import Record, write_whole
+
+MARGIN = 0.97
+"""Native pays where it takes at most this share of dense's time."""
+RATIOS = tuple(tenths / 10 for tenths in range(1, 10))
+_SIDES = (2, 4, 8, 16, 32, 64)
+_THESIS = ((1, 1), *(block for n in _SIDES for block in ((1, n), (n, 1), (n, n))))
+_BETWEEN = ((4, 8), (8, 16), (16, 32), (32, 16), (32, 64), (64, 32), (128, 128))
+_TURN_SECONDS = 0.01
+_ROWS, _BIG_ROWS, _BIG = (64, 8192), 2048, 100_000
+"""Rows of x, and those for kernels of so many weights, which would take too long."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is measured, and where the table is."""
+
+    kernel: tuple[str, ...] = ("tokens:64x64", "tokens:256x256", "64x256", "256x64", "384x1536")
+    """Kernels INxOUT, after `tokens:` where tokens are contracted (axis -2)."""
+    block: tuple[str, ...] = tuple(map(format_block, (*_THESIS, *_BETWEEN)))
+    """Blocks ROWSxCOLS; one that does not divide a kernel is left out there."""
+    rows: Annotated[
+        tuple[int, ...], open_default("INT ...", f"64 8192; {_BIG_ROWS} for over {_BIG} weights")
+    ] = ()
+    """Rows of x: images times tokens, or images times channels where tokens are contracted."""
+    channels: int = 64
+    """Channels of x where tokens are contracted."""
+    phase: tuple[Phase, ...] = PHASES
+    """Phases: product, input_gradient, kernel_gradient, mlp (a fused pair of layers)."""
+    rounds: int = 7
+    """Turns of each contender, of 10 ms or more; their medians are compared."""
+    out: Path = TABLE_FILE
+    """The table."""
+
+
+def main() -> int:
+    """Measures what the command line names, one entry of the table after the other."""
+    _keep_freed_memory()
+    try:
+        measure(tyro.cli(Options, description=__doc__))
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure(options: Options) -> None:
+    """Writes the table anew after each entry.
+
+    Raises:
+      InputError: an option that cannot be measured, or there is no native library.
+      SaveError: the table cannot be written.
+    """
+    cases = _cases(options)
+    blocks = [parse_block(text) for text in options.block]
+    table = json.loads(options.out.read_text()) if options.out.exists() else {"entries": []}
+    environment = describe_environment()
+    about = {
+        "what": f"smallest ratio at which native takes at most {MARGIN:.0%} of the time of XLA's "
+        f"dense products; null: none up to {RATIOS[-1]}, or no such phase",
+        "script": "experiments/crossover.py",
+        "measured": f"{datetime.date.today()}: {describe_machine(environment, 'jaxlib')}",
+        "phases": list(PHASES),
+    }
+    with Console(stderr=True).status("") as status:
+        for case in cases:
+            compared = comparisons(case)
+            entry = _entry(table["entries"], case)
+            for block in blocks:
+                if not _ratios(case, block):
+                    continue
+                status.update(f"{case}, {format_block(block)}")
+                found = entry["blocks"].setdefault(format_block(block), [None] * len(PHASES))
+                for phase in compared.keys() & set(options.phase):
+                    if _measurable(case, block, phase):
+                        ratio = smallest_ratio(compared[phase], case, block, options.rounds)
+                        found[PHASES.index(phase)] = ratio
+            write_table(options.out, {**about, "entries": table["entries"]})
+
+
+def smallest_ratio(comparison: Comparison, case: Case, block: Block, rounds: int) -> float | None:
+    """The smallest of `RATIOS` at which native pays; None if it never does."""
+    operands = comparison.operands
+    baseline = _into_last_result(comparison.dense, operands)
+    n_steps = steps_in_a_turn(baseline, _TURN_SECONDS)
+    n_blocks = _n_blocks(case, block)
+    rng = np.random.default_rng(0)
+
+    def pays(ratio: float) -> bool:
+        n_kept = n_kept_blocks(n_blocks, ratio)
+        kept = np.sort(rng.choice(n_blocks, n_kept, replace=False))
+        native = _into_last_result(
+            comparison.native(case.layer(block, n_kept)),
+            (jnp.asarray(kept, jnp.int32), *operands),
+        )
+        steps = {"dense": n_steps, "native": steps_in_a_turn(native, _TURN_SECONDS)}
+        seconds = take_turns({"dense": baseline, "native": native}, rounds, steps)
+        medians = {name: statistics.median(times) for name, times in seconds.items()}
+        return medians["native"] <= MARGIN * medians["dense"]
+
+    ratios = _ratios(case, block)
+    if not pays(ratios[-1]):
+        return None
+    return ratios[bisect.bisect_left(ratios[:-1], True, key=pays)]
+
+
+def write_table(path: Path, table: Record) -> None:
+    """Writes the table as JSON, a block a line.
+
+    Raises:
+      SaveError: as `write_whole`.
+    """
+    text = json.dumps(table, indent=1)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
+    write_whole(path, lambda file: file.write(text.encode() + b"\n"))
+
+
+def _keep_freed_memory() -> None:
+    """Asks glibc, where it is the C library, to give no freed memory back to the system."""
+    if platform.libc_ver()[0] == "glibc":
+        trim_threshold, mmap_max = -1, -4
+        libc = ctypes.CDLL(None)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(mmap_max, 0)
+
+
+def _into_last_result(function: Callable[..., Any], operands: tuple[Array, ...]) -> Contender:
+    """Does a step into the memory of the last one's result."""
+    again = jax.jit(lambda last, *given: function(*given), donate_argnums=0, keep_unused=True)
+    shapes = jax.eval_shape(function, *operands)
+    last = [jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)]
+
+    def run(n_steps: int) -> None:
+        for _ in range(n_steps):
+            last[0] = jax.block_until_ready(again(last[0], *operands))
+
+    return run
+
+
+def _ratios(case: Case, block: Block) -> list[float]:
+    """Those of `RATIOS` that drop blocks, one for each number of kept ones."""
+    if not divides(block, case.kernel_shape):
+        return []
+    n_blocks = _n_blocks(case, block)
+    of_kept = {n_kept_blocks(n_blocks, ratio): ratio for ratio in reversed(RATIOS)}
+    return sorted(ratio for n_kept, ratio in of_kept.items() if n_kept < n_blocks)
+
+
+def _n_blocks(case: Case, block: Block) -> int:
+    return math.prod(case.kernel_shape) // math.prod(block)
+
+
+def _measurable(case: Case, block: Block, phase: str) -> bool:
+    """Whether the block divides the layers of a phase, both of a pair."""
+    in_features, out_features = case.kernel_shape
+    return phase != "mlp" or divides(block, (out_features, in_features))
+
+
+def _entry(entries: list[Record], case: Case) -> Record:
+    """The entry of this kernel and these rows in the table, a new one if there is none."""
+    key = {"kernel": list(case.kernel_shape), "axis": case.axis, "rows": case.n_rows}
+    for entry in entries:
+        if key.items() <= entry.items():
+            return entry
+    entries.append({**key, "blocks": {}})
+    return entries[-1]
+
+
+def _cases(options: Options) -> list[Case]:
+    if options.rounds < 1 or options.channels < 1 or min(options.rows, default=1) < 1:
+        raise InputError("--rounds, --rows and --channels must be at least 1")
+    if not options.out.absolute().parent.is_dir():
+        raise InputError(f"--out={options.out} must be in a folder that exists")
+    cases: list[Case] = []
+    for text in options.kernel:
+        found = re.fullmatch(r"(tokens:)?([1-9]\d*)x([1-9]\d*)", text)
+        if found is None:
+            raise InputError(
+                f"--kernel={text} is neither INxOUT nor tokens:INxOUT, such as 64x256: two "
+                "positive integers, inputs and outputs of the layer"
+            )
+        kernel_shape = (int(found[2]), int(found[3]))
+        usual = (_BIG_ROWS,) if math.prod(kernel_shape) > _BIG else _ROWS
+        for rows in options.rows or usual:
+            if found[1] and rows % options.channels:
+                raise InputError(
+                    f"--channels={options.channels} does not divide --rows={rows}: along tokens, "
+                    "the rows of x are images times channels"
+                )
+            cases.append(Case(kernel_shape, -2 if found[1] else -1, rows, options.channels))
+    reason = Cpu().reason_against(cases[0].layer((1, 1), 1), jax.default_backend())
+    if reason is not None:
+        raise InputError(f"there are no native kernels to measure: {reason}")
+    return cases
+
+
+if __name__ == "__main__":
+    sys.exit(main())
