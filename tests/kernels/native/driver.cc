@@ -1,0 +1,273 @@
+// Every kernel of engine `cpu`, without XLA: shapes that stress borders, compared with plain loops
+// in double, and bit for bit between pools of 1, 2 and 5 threads. `.ci/sanitize` runs it.
+//
+// Operands, results and scratch lie each in an allocation of exactly their size, scratch in a new
+// one for every call. What is allocated is NaN until it is written, and so are dropped blocks.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <thread>
+#include <vector>
+
+// A sanitizer does not see a streaming store, so there it is a plain one.
+#if defined(SANITIZED) && defined(__AVX__)
+#include <immintrin.h>
+#define _mm256_stream_ps(p, v) static_cast<void>(*reinterpret_cast<__m256*>(p) = (v))
+#define _mm512_stream_ps(p, v) static_cast<void>(*reinterpret_cast<__m512*>(p) = (v))
+#endif
+
+#include "gradient.h"
+#include "mlp_gradient.h"
+#include "product.h"
+#include "reference.h"
+
+__attribute__((noinline)) void* allocate(size_t size, size_t alignment) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, size) != 0) throw std::bad_alloc();
+  return std::memset(memory, 0xff, size);
+}
+void* operator new(size_t size) { return allocate(size, alignof(std::max_align_t)); }
+void* operator new(size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace sparsemlp {
+namespace {
+
+int64_t every = 1, n_cases = 0, n_calls = 0;
+
+bool is_left_out() { return ++n_cases % every != 0; }
+
+class Threads {
+ public:
+  explicit Threads(int n) : pool{n, [this](auto task) { schedule(std::move(task)); }} {
+    for (int i = 1; i < n; ++i) threads_.emplace_back([this] { work(); });
+  }
+  ~Threads() {
+    for (size_t i = 0; i < threads_.size(); ++i) schedule(nullptr);
+    for (std::thread& thread : threads_) thread.join();
+  }
+  const Pool pool;
+
+ private:
+  void schedule(std::function<void()> task) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    changed_.notify_one();
+  }
+  void work() {
+    while (true) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      if (!task) return;
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::vector<std::thread> threads_;
+};
+
+template <typename T>
+void compare(const std::string& what, size_t result, const std::vector<T>& got,
+             const Numbers& want) {
+  const double epsilon = std::is_same_v<T, float> ? 0 : 1.0 / 256;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double error = std::abs(widen(got[i]) - want[i].value);
+    const double allowed = 4 * 1.2e-7 * want[i].scale + epsilon * std::abs(want[i].value);
+    if (error <= allowed) continue;  // not if NaN
+    std::printf("%s: result %zu has %g instead of %g at %zu of %zu, error %g > %g\n", what.c_str(),
+                result, widen(got[i]), want[i].value, i, want.size(), error, allowed);
+    std::exit(1);
+  }
+}
+
+// Results that are not written yet.
+template <typename T>
+std::vector<std::vector<T>> unwritten(const std::vector<Numbers>& like) {
+  std::vector<std::vector<T>> results;
+  for (const Numbers& numbers : like) {
+    results.emplace_back(numbers.size());
+    for (T& value : results.back()) narrow(std::nanf(""), &value);
+  }
+  return results;
+}
+
+// Runs call(pool, results) and checks the results. The first time it has a thread of its own, where
+// the scratch that threads keep is new; later, others' scratch is there.
+template <typename T, typename Call>
+void check(std::string what, const std::vector<Numbers>& want, const Call& call) {
+  static Threads one(1), two(2), five(5);
+  what += std::is_same_v<T, float> ? ", float32" : ", bfloat16";
+  std::vector<std::vector<T>> first = unwritten<T>(want);
+  std::thread([&] { call(one.pool, first); }).join();
+  for (size_t i = 0; i < want.size(); ++i) compare(what, i, first[i], want[i]);
+  for (const Threads* threads : {&two, &five}) {
+    std::vector<std::vector<T>> got = unwritten<T>(want);
+    call(threads->pool, got);
+    for (size_t i = 0; i < want.size(); ++i) {
+      const size_t size = got[i].size() * sizeof(T);
+      if (size == 0 || std::memcmp(got[i].data(), first[i].data(), size) == 0) continue;
+      std::printf("%s: result %zu differs on %d threads\n", what.c_str(), i,
+                  static_cast<int>(threads->pool.n_threads));
+      std::exit(1);
+    }
+  }
+  ++n_calls;
+}
+
+std::string describe(const Grid& grid, Keep keep) {
+  return "kernel " + std::to_string(grid.in) + "x" + std::to_string(grid.out) + " block " +
+         std::to_string(grid.rows) + "x" + std::to_string(grid.cols) + " keep " +
+         std::to_string(static_cast<int>(keep));
+}
+
+// The three products of a layer, along the tokens if `tokens`, else along the features.
+template <typename T>
+void check_layer(const Grid& grid, Keep keep, int64_t n, bool tokens, int64_t channels) {
+  if (is_left_out()) return;
+  const bool biased = random_bits() % 2;
+  const Layer<T> layer(grid, keep, biased);
+  const std::vector<T> x = draw<T>(n * grid.in * channels), dy = draw<T>(n * grid.out * channels);
+  const Numbers exact_x = exact(x), exact_dy = exact(dy);
+  const std::string what = describe(grid, keep) + (biased ? " bias" : "") + " n " +
+                           std::to_string(n) + (tokens ? " channels " : " features ") +
+                           std::to_string(channels);
+  const auto check_product = [&](bool transposed, const T* from, const Numbers& want) {
+    const T* bias = transposed ? nullptr : layer.bias_or_null();
+    check<T>((transposed ? "dx: " : "y: ") + what, {want}, [&](const Pool& pool, auto& to) {
+      if (tokens) {
+        multiply_tokens(pool, from, n, channels, layer.kernel.data(), bias, layer.kept(),
+                        transposed, to[0].data());
+      } else {
+        multiply_features(pool, from, n, layer.kernel.data(), bias, layer.kept(), transposed,
+                          to[0].data());
+      }
+    });
+  };
+  check_product(false, x.data(), layer.product(exact_x, n, channels, false));
+  check_product(true, dy.data(), layer.product(exact_dy, n, channels, true));
+  const std::vector<Numbers> want{layer.gradient(exact_x, exact_dy, n, channels),
+                                  layer.sums(exact_dy, n, channels)};
+  check<T>("dw, db: " + what, want, [&](const Pool& pool, auto& to) {
+    T* db = biased ? to[1].data() : nullptr;
+    if (tokens) {
+      const TokenOperands<T> operands(x.data(), dy.data(), channels, grid);
+      kernel_gradient(pool, operands, n, layer.kept(), to[0].data(), db);
+    } else {
+      const FeatureOperands<T> operands(x.data(), dy.data(), grid);
+      kernel_gradient(pool, operands, n, layer.kept(), to[0].data(), db);
+    }
+  });
+}
+
+template <typename T>
+void check_mlp(const Layer<T>& first, const Layer<T>& second, const std::string& kept, int64_t n,
+               bool residual) {
+  const Mlp<T> mlp{first.kept(), second.kept(), first.kernel.data(), first.bias_or_null(),
+                   second.kernel.data(), second.bias_or_null(), residual};
+  const std::vector<T> x = draw<T>(n * mlp.in()), dy = draw<T>(n * mlp.out());
+  const Numbers exact_x = exact(x), exact_dy = exact(dy);
+  const auto add = [](Number a, Number b) { return a + b; };
+  const auto times = [](Number a, Number b) { return a * b; };
+  const Numbers hidden = first.product(exact_x, n, 1, false), units = map(hidden, gelu_of);
+  Numbers y = second.product(units, n, 1, false);
+  const Numbers dh = map(second.product(exact_dy, n, 1, true), map(hidden, gelu_slope), times);
+  Numbers dx = first.product(dh, n, 1, true);
+  if (residual) y = map(y, exact_x, add), dx = map(dx, exact_dy, add);
+  const std::string what = kept + " n " + std::to_string(n) + (first.bias.empty() ? "" : " b1") +
+                           (second.bias.empty() ? "" : " b2") + (residual ? " residual" : "");
+  check<T>("mlp: " + what, {y}, [&](const Pool& pool, auto& to) {
+    multiply_mlp(pool, mlp, x.data(), n, to[0].data());
+  });
+  const std::vector<Numbers> want{dx, first.gradient(exact_x, dh, n, 1), first.sums(dh, n, 1),
+                                  second.gradient(units, exact_dy, n, 1),
+                                  second.sums(exact_dy, n, 1)};
+  check<T>("mlp gradients: " + what, want, [&](const Pool& pool, auto& to) {
+    mlp_gradients(pool, mlp, x.data(), dy.data(), n,
+                  MlpGradients<T>{to[0].data(), to[1].data(), to[2].data(), to[3].data(),
+                                  to[4].data()});
+  });
+}
+
+constexpr bool kTokens = true, kFeatures = false;
+
+template <typename T>
+void check_layers() {
+  const Grid grids[] = {
+      {1, 1, 1, 1},     {4, 6, 1, 1},      {6, 10, 2, 3},     {26, 39, 13, 13},  {51, 34, 17, 17},
+      {40, 57, 19, 8},  {36, 99, 33, 12},  {64, 64, 16, 16},  {96, 128, 64, 32}, {64, 64, 64, 32},
+      {16, 1024, 8, 4}, {1024, 16, 16, 2}, {0, 8, 4, 4},      {8, 0, 4, 4},      {0, 0, 1, 1},
+  };
+  for (const Grid& grid : grids) {
+    for (const Keep keep : kKeeps) {
+      const bool small = grid.in * grid.out <= 1200;
+      for (const int64_t n : {0, 1, 13, 37, small ? 300 : 100}) {
+        check_layer<T>(grid, keep, n, kFeatures, 1);
+      }
+      check_layer<T>(grid, keep, 0, kTokens, 19);
+      check_layer<T>(grid, keep, 3, kTokens, 0);
+      check_layer<T>(grid, keep, 13, kTokens, 1);
+      check_layer<T>(grid, keep, 3, kTokens, 19);
+      check_layer<T>(grid, keep, 2, kTokens, 64);
+      if (small) {  // the sum of dW in slices
+        check_layer<T>(grid, keep, 800, kFeatures, 1);
+        check_layer<T>(grid, keep, 13, kTokens, 64);
+      }
+    }
+  }
+}
+
+template <typename T>
+void check_mlps() {
+  const Grid pairs[][2] = {
+      {{1, 1, 1, 1}, {1, 1, 1, 1}},         {{6, 10, 2, 3}, {10, 6, 3, 2}},
+      {{16, 64, 16, 16}, {64, 16, 16, 16}}, {{38, 57, 19, 19}, {57, 38, 19, 19}},
+      {{24, 96, 32, 8}, {96, 24, 8, 12}},   {{17, 66, 33, 17}, {66, 20, 20, 22}},
+      {{8, 48, 4, 8}, {48, 8, 8, 48}},      {{1024, 16, 16, 64}, {16, 1024, 64, 16}},
+      {{8, 1024, 64, 4}, {1024, 8, 8, 64}}, {{0, 8, 4, 4}, {8, 0, 4, 4}},
+      {{8, 0, 4, 4}, {0, 8, 4, 4}},         {{0, 0, 1, 1}, {0, 0, 1, 1}},
+  };
+  for (const auto& [g1, g2] : pairs) {
+    for (const Keep keep1 : kKeeps) {
+      for (const Keep keep2 : kKeeps) {
+        for (const int64_t n : {0, 1, 37, g1.in * g1.out > 1200 ? 50 : 300}) {
+          if (is_left_out()) continue;
+          const Layer<T> first(g1, keep1, random_bits() % 4), second(g2, keep2, random_bits() % 4);
+          check_mlp(first, second, describe(g1, keep1) + " -> " + describe(g2, keep2), n,
+                    g1.in == g2.out && random_bits() % 2);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sparsemlp
+
+// Takes every case, or only every so many if a number is given.
+int main(int n_arguments, char** arguments) {
+  if (n_arguments > 1) sparsemlp::every = std::max(1, std::atoi(arguments[1]));
+  sparsemlp::check_layers<float>();
+  sparsemlp::check_layers<sparsemlp::BFloat16>();
+  sparsemlp::check_mlps<float>();
+  sparsemlp::check_mlps<sparsemlp::BFloat16>();
+  std::printf("%lld calls are right, %d lanes\n", static_cast<long long>(sparsemlp::n_calls),
+              sparsemlp::kLanes);
+}
