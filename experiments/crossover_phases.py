@@ -52,8 +52,9 @@ def comparisons(case: Case) -> dict[str, Comparison]:
     """What is compared, by phase.
 
     `kernel_gradient` includes that of the bias, beside the other two products: XLA computes dW on
-    one core and them meanwhile on the others, so alone it would seem dearer than it is. `mlp` is forward and backward of the layer and its
-    like from `out` to `in`, the narrower sides outside; along tokens there is none.
+    one core and them meanwhile on the others, so alone it would seem dearer than it is. `mlp` is
+    forward and backward of the layer and its like from `out` to `in`, the narrower sides outside;
+    along tokens there is none.
     """
     axis, (n_in, n_out) = case.axis, case.kernel_shape
     x, dy = case.normal(0, n_in), case.normal(1, n_out)
