@@ -52,7 +52,7 @@ def comparisons(case: Case) -> dict[str, Comparison]:
     """What is compared, by phase.
 
     `kernel_gradient` includes that of the bias, beside the other two products: XLA computes dW on
-    one core and them meanwhile on the others, so alone it would seem dearer than it is. `mlp` is
+    one core, and them meanwhile on the others, so alone it would seem dearer than it is. `mlp` is
     forward and backward of the layer and its like from `out` to `in`, the narrower sides outside;
     along tokens there is none.
     """
