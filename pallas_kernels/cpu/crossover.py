@@ -73,7 +73,7 @@ def pays(phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
     entries = _nearest(layer)
     if not entries:
         return False
-    entry = min(entries, key=lambda e: _distance(e.rows, max(1, n_rows)))
+    entry = min(entries, key=lambda e: _distance(e.rows, n_rows))
     smallest = entry.smallest_ratios(layer.block).get(phase)
     if smallest is None:
         return False
@@ -103,7 +103,7 @@ def _nearest(layer: SparseLayer) -> list[Entry]:
 
 
 def _distance(a: int, b: int) -> float:
-    return abs(math.log(a / b))
+    return abs(math.log(max(1, a) / max(1, b)))
 
 
 def _block(text: str) -> Block:

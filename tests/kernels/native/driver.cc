@@ -47,6 +47,7 @@ int64_t every = 1, n_cases = 0, n_calls = 0;
 
 bool is_left_out() { return ++n_cases % every != 0; }
 
+// A pool of n threads: the caller and n - 1 of its own.
 class Threads {
  public:
   explicit Threads(int n) : pool{n, [this](auto task) { schedule(std::move(task)); }} {
