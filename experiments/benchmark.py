@@ -4,7 +4,7 @@
 
 prints the median time of a CIFAR-10 training step (batch 128, augmentation and optimizer
 included): dense, masked with each engine that runs here, and, if PyTorch is installed, the
-thesis' way in PyTorch. About a minute on 2 cores.
+thesis' way in PyTorch. About two minutes on 2 cores.
 
     python experiments/benchmark.py linear
 

@@ -140,5 +140,5 @@ class Engine(abc.ABC):
         layers: tuple[SparseLayer, SparseLayer],
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
-        """Dx and the gradients of both layers' kernels and biases, zero in dropped blocks."""
+        """The gradients of x and of both layers' kernels and biases, zero in dropped blocks."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ from sparsemlp.rules import Backward
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-    """A linear layer along the features: its arrays, and how its backward pass uses the mask.
+    """A linear layer: its arrays, and how its backward pass uses the mask.
 
     Attributes:
       kernel: `[in, out]`.

@@ -107,5 +107,5 @@ class Cpu(Engine):
         layers: tuple[SparseLayer, SparseLayer],
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
-        """Dx and the gradients of both layers; the hidden units are computed again from x."""
+        """The gradients of x and of both layers; the hidden units are computed again from x."""
         return calls.mlp_gradients(x, dy, weights, layers, residual)
