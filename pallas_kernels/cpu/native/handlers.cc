@@ -5,6 +5,7 @@
 #include "gradient.h"
 #include "mlp_gradient.h"
 #include "peak.h"
+#include "product.h"
 
 namespace sparsemlp {
 namespace {

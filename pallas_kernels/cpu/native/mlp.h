@@ -8,6 +8,7 @@
 
 #include "gelu.h"
 #include "gradient.h"
+#include "product.h"
 
 namespace sparsemlp {
 

@@ -46,12 +46,6 @@ inline void add_outer(const Kept& kept, const std::vector<char>& live, int64_t n
   }
 }
 
-inline void add_rows(const float* rows, int64_t stride, int64_t n_rows, int64_t n, float* sums) {
-  for (int64_t r = 0; r < n_rows; ++r, rows += stride) {
-    for (int64_t i = 0; i < n; ++i) sums[i] += rows[i];
-  }
-}
-
 // Fills in the gradients of what belongs to constant hidden units: functions of db2 alone.
 template <typename T>
 void add_constants(const Mlp<T>& mlp, const Live& live, const BiasGelu& constants,
@@ -141,10 +135,10 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
           const float* slope = slopes + r * stride + o * g1.rows;
           for (int64_t j = 0; j < g1.rows; ++j) row[j] *= slope[j];
         }
-        add_rows(dh + o * g1.rows, stride, n_rows, g1.rows, db1 + o * g1.rows);
+        sum_columns(dh + o * g1.rows, stride, n_rows, g1.rows, db1 + o * g1.rows);
       }
       add_outer(mlp.first, live.first, n_rows, x_panel, x_rows.stride(), dh, stride, dw1);
-      add_rows(dy_panel, dy_rows.stride(), n_rows, g2.out, db2);
+      sum_columns(dy_panel, dy_rows.stride(), n_rows, g2.out, db2);
       for (int64_t d = 0; d < g1.down(); ++d) {
         expand_back.emit(d, dh, stride, n_rows, to.dx + begin * g1.in, g1.in,
                          mlp.residual ? dy + begin * g2.out : nullptr);

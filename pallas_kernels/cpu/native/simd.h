@@ -31,15 +31,21 @@ typedef float UnalignedVec __attribute__((vector_size(4 * kLanes), aligned(4), m
 inline Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 
-// Stores past the caches where the processor can and p is aligned: a large result that is written
-// once need not be read first.
+// Whether `stream` can store to p.
+inline bool streams(const float* p) {
+  return reinterpret_cast<uintptr_t>(p) % sizeof(Vec) == 0;
+}
+
+// Stores past the caches where the processor can: a large result that is written once need not be
+// read first.
 inline void stream(float* p, Vec v) {
 #if defined(__AVX512F__)
-  if (reinterpret_cast<uintptr_t>(p) % 64 == 0) return _mm512_stream_ps(p, __m512(v));
+  _mm512_stream_ps(p, __m512(v));
 #elif defined(__AVX__)
-  if (reinterpret_cast<uintptr_t>(p) % 32 == 0) return _mm256_stream_ps(p, __m256(v));
-#endif
+  _mm256_stream_ps(p, __m256(v));
+#else
   store(p, v);
+#endif
 }
 
 // Lets no later store be seen before the streamed ones.

@@ -1,7 +1,7 @@
 // The innermost loop: a tile of rows x lanes, kept in registers over all blocks that feed it.
 #pragma once
 
-#include "simd.h"
+#include "unroll.h"
 
 namespace sparsemlp {
 
@@ -28,81 +28,110 @@ struct Tile {
   float* out;                // element (r, c) at r * out_stride + c; writable to whole vectors
   int64_t out_stride;
   Finish finish;
-  const float* added;  // streamed on top, laid out as out, or null
+  const float* added;  // comes on top, laid out as out, or null; not with kAdd
 };
 
 enum class Order { kRowMajor, kDepthMajor };
 
-template <Order order, int R, int V>
-inline __attribute__((always_inline)) void step(const float* a, int64_t a_stride, const float* b,
-                                                Vec (&acc)[R][V]) {
-  Vec columns[V];
-  for (int v = 0; v < V; ++v) columns[v] = load(b + v * kLanes);
-  for (int r = 0; r < R; ++r) {
-    const Vec row = broadcast(order == Order::kRowMajor ? a[r * a_stride] : a[r]);
-    for (int v = 0; v < V; ++v) acc[r][v] += row * columns[v];
-  }
-}
+// The sums of a tile, row by row. Loops over them are unrolled in the source, as it were: what the
+// compiler unrolls late stays in memory, and filling and emptying it takes longer than a block.
+template <int R, int V>
+using Sums = Vec[R * V];
 
 template <Order order, int R, int V>
-inline __attribute__((always_inline)) void accumulate(const Tile& t, Vec (&acc)[R][V]) {
-  const int64_t a_step = order == Order::kRowMajor ? 1 : t.a_stride;
-  for (int64_t s = 0; s < t.n_segments; ++s) {
-    const float* a = t.a + t.segments[s].a;
-    const float* b = t.b + t.segments[s].b;
+SPARSEMLP_INLINE void accumulate(const Tile& t, Sums<R, V>& sums) {
+  constexpr bool kByRows = order == Order::kRowMajor;
+  constexpr int kReach = 3;  // rows that are addressed from one pointer
+  constexpr int kPointers = kByRows ? (R + kReach - 1) / kReach : 1;
+  const int64_t a_stride = t.a_stride, b_stride = t.b_stride, depth = t.depth;
+  const Segment* const end = t.segments + t.n_segments;
+  for (const Segment* s = t.segments; s < end; ++s) {
+    const float* a[kPointers];
+    unroll<kPointers>(
+        [&](auto i) SPARSEMLP_LAMBDA { a[i] = t.a + s->a + kReach * i * a_stride; });
+    const float* b = t.b + s->b;
+    const auto step = [&](int64_t d) SPARSEMLP_LAMBDA {
+      Vec columns[V];
+      unroll<V>([&](auto v) SPARSEMLP_LAMBDA { columns[v] = load(b + v * kLanes); });
+      unroll<R>([&](auto r) SPARSEMLP_LAMBDA {
+        const float* row = kByRows ? a[kByRows ? r / kReach : 0] + r % kReach * a_stride + d : a[0] + r;
+        const Vec factor = broadcast(*row);
+        unroll<V>([&](auto v) SPARSEMLP_LAMBDA { sums[r * V + v] += factor * columns[v]; });
+      });
+      hide(b += b_stride);
+      if (!kByRows) hide(a[0] += a_stride);
+    };
     int64_t d = 0;
-    for (; d + 4 <= t.depth; d += 4) {
-#pragma GCC unroll 4
-      for (int u = 0; u < 4; ++u) {
-        step<order, R, V>(a + u * a_step, t.a_stride, b + u * t.b_stride, acc);
-      }
-      a += 4 * a_step;
-      b += 4 * t.b_stride;
+    for (; d + 4 <= depth; d += 4) {
+      unroll<4>(step);
+      if (kByRows) unroll<kPointers>([&](auto i) SPARSEMLP_LAMBDA { hide(a[i] += 4); });
     }
-    for (; d < t.depth; ++d, a += a_step, b += t.b_stride) {
-      step<order, R, V>(a, t.a_stride, b, acc);
+    for (; d < depth; ++d) {
+      step(0);
+      if (kByRows) unroll<kPointers>([&](auto i) SPARSEMLP_LAMBDA { hide(a[i] += 1); });
     }
   }
 }
 
 template <Order order, int R, int V>
 void run_tile(const Tile& t) {
-  Vec acc[R][V];
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) {
-      acc[r][v] = t.column_bias ? load(t.column_bias + v * kLanes)
-                                : broadcast(t.row_bias ? t.row_bias[r] : 0.0f);
-    }
+  Sums<R, V> sums;
+  const auto each = [&](const auto& body) SPARSEMLP_LAMBDA {
+    unroll<R>([&](auto r) SPARSEMLP_LAMBDA {
+      unroll<V>([&](auto v) SPARSEMLP_LAMBDA {
+        body(r, v, sums[r * V + v], r * t.out_stride + v * kLanes);
+      });
+    });
+  };
+  if (t.column_bias) {
+    each([&](int, int v, Vec& sum, int64_t) SPARSEMLP_LAMBDA {
+      sum = load(t.column_bias + v * kLanes);
+    });
+  } else if (t.row_bias) {
+    each([&](int r, int, Vec& sum, int64_t) SPARSEMLP_LAMBDA { sum = broadcast(t.row_bias[r]); });
+  } else {
+    each([&](int, int, Vec& sum, int64_t) SPARSEMLP_LAMBDA { sum = Vec{}; });
   }
-  accumulate<order, R, V>(t, acc);
-  for (int r = 0; r < R; ++r) {
-    for (int v = 0; v < V; ++v) {
-      float* place = t.out + r * t.out_stride + v * kLanes;
-      if (t.finish == Finish::kAdd) {
-        store(place, load(place) + acc[r][v]);
-      } else if (t.finish == Finish::kStream) {
-        const float* added = t.added ? t.added + r * t.out_stride + v * kLanes : nullptr;
-        stream(place, added ? acc[r][v] + load(added) : acc[r][v]);
-      } else {
-        store(place, acc[r][v]);
-      }
-    }
+  accumulate<order, R, V>(t, sums);
+  const float* const added = t.finish == Finish::kAdd ? t.out : t.added;
+  if (added) {
+    each([&](int, int, Vec& sum, int64_t i) SPARSEMLP_LAMBDA { sum += load(added + i); });
+  }
+  if (t.finish == Finish::kStream && streams(t.out) && t.out_stride % kLanes == 0) {
+    each([&](int, int, Vec& sum, int64_t i) SPARSEMLP_LAMBDA { stream(t.out + i, sum); });
+  } else {
+    each([&](int, int, Vec& sum, int64_t i) SPARSEMLP_LAMBDA { store(t.out + i, sum); });
   }
 }
 
-// Calls run_tile with the number of rows as a constant.
+// The next smaller height that tiles are compiled for: full ones, the two below, powers of two.
+constexpr int lower(int height) {
+  if (height > kTileRows - 2) return height - 1;
+  int power = 1;
+  while (2 * power < height) power *= 2;
+  return power;
+}
+
+// Runs tiles of fixed heights, the largest first, that make up so many rows.
 template <Order order, int V, int R = kTileRows>
 inline void run_rows(const Tile& t, int64_t rows) {
-  if (rows == R) {
+  if (rows == R) return run_tile<order, R, V>(t);
+  if constexpr (R > 1) {
+    if (rows < R) return run_rows<order, V, lower(R)>(t, rows);
     run_tile<order, R, V>(t);
-  } else if constexpr (R > 1) {
-    run_rows<order, V, R - 1>(t, rows);
+    Tile rest = t;
+    rest.a += R * (order == Order::kRowMajor ? t.a_stride : 1);
+    rest.out += R * t.out_stride;
+    if (t.row_bias) rest.row_bias += R;
+    if (t.added) rest.added += R * t.out_stride;
+    run_rows<order, V, lower(R)>(rest, rows - R);
   }
 }
 
 // Runs a tile of 1 .. kTileRows rows and 1 .. 2 * kLanes columns, whole vectors of them.
 template <Order order>
 inline void run(const Tile& tile, int64_t rows, int64_t columns) {
+  if (rows < 1 || rows > kTileRows) __builtin_unreachable();
   if (columns > kLanes) {
     run_rows<order, 2>(tile, rows);
   } else {
