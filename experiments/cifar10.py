@@ -7,8 +7,8 @@ trains the model of 192,074 parameters for 200 epochs, 10 of them dense, then wi
 without a network it trains on scikit-learn's digits instead and says so. Everything goes to a new
 folder under runs/; a run that was interrupted goes on with --resume.
 
-Measured on 2 cores of an AMD EPYC with JAX 0.12.0.1, CIFAR-10 as a JPEG transcode: about 36 s a
-dense epoch with evaluation; after --epochs=15, seed 0, 56.0% test top-1, and dense 59.1%.
+Measured on 2 cores of an Intel Xeon with JAX 0.12.0.1, CIFAR-10 as a JPEG transcode: about 37 s a
+dense epoch with evaluation and 9 s a masked one; after 200 epochs, seed 0, 68.0% test top-1.
 """
 
 import sys

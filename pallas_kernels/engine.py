@@ -6,14 +6,18 @@ conformance test.
 
 import abc
 import dataclasses
+import math
 from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense
+from pallas_kernels.layout import spread_blocks
 
 Phase = Literal["product", "input_gradient", "kernel_gradient", "mlp"]
-"""What an engine can be asked for: one of the three products, or a fused pair of layers."""
+"""What an engine can be asked to do with a mask: one of the three products, or a fused pair of
+layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +121,31 @@ class Engine(abc.ABC):
     ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
         """`dW = (x^T dy) * M` and `db`, dy summed over all but its features."""
         return self.kernel_gradient(x, dy, kept, layer), dense.bias_gradient(dy, layer.axis)
+
+    def compact_gradient(
+        self,
+        values: Float[Array, "k height width"],
+        ids: Int[Array, " k"],
+        dy: Float[Array, "..."],
+        n_in: int,
+        axis: Literal[-1, -2],
+    ) -> Float[Array, "in out"]:
+        """`dW = X'^T dy` from the kept blocks of an activation, all others being zero.
+
+        By definition: the dense product. Engines that can use the kept blocks alone.
+
+        Args:
+          values: the kept blocks of X', whose rows are those of dy (along the tokens its channels)
+            and whose columns are the inputs of the layer.
+          ids: int32 `[k]`, flat ids of the kept blocks, ascending, row-major over the block grid.
+          dy: `[..., out]`, or `[..., out, channels]` with `axis = -2`.
+          n_in: inputs of the layer.
+          axis: the axis that the layer contracts.
+        """
+        others = [size for i, size in enumerate(dy.shape) if i != dy.ndim + axis]
+        rows = spread_blocks(values, ids, (math.prod(others), n_in))
+        x = jnp.moveaxis(rows.reshape(*others, n_in), -1, axis)
+        return dense.kernel_gradient(x, dy, axis)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Whether `mlp` and `mlp_gradients` can compute this pair of layers."""

@@ -5,7 +5,7 @@ Ids are flat, ascending and row-major over the block grid `[in / cols, out / row
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 
 def kept_grid(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> Bool[Array, "down across"]:
@@ -37,3 +37,35 @@ def dense_mask(
         grid[:, None, :, None], (in_features // cols, cols, out_features // rows, rows)
     )
     return tiles.reshape(kernel_shape)
+
+
+def take_blocks(
+    a: Float[Array, "m n"], ids: Int[Array, " k"], block: tuple[int, int]
+) -> Float[Array, "k height width"]:
+    """Some blocks of a matrix, one after the other.
+
+    Args:
+      a: `[m, n]`.
+      ids: int32 `[k]`, flat ids, row-major over the block grid `[m / height, n / width]`.
+      block: `(height, width)` of a block, in the orientation of `a`.
+    """
+    height, width = block
+    across = a.shape[1] // width
+    tiles = a.reshape(a.shape[0] // height, height, across, width)
+    return tiles[ids // across, :, ids % across]
+
+
+def spread_blocks(
+    values: Float[Array, "k height width"], ids: Int[Array, " k"], shape: tuple[int, int]
+) -> Float[Array, "m n"]:
+    """The matrix that `take_blocks` took the blocks from, with zeros in all others.
+
+    Args:
+      values: `[k, height, width]`.
+      ids: int32 `[k]`, as for `take_blocks`, each at most once.
+      shape: `(m, n)`.
+    """
+    _, height, width = values.shape
+    across = shape[1] // width
+    tiles = jnp.zeros((shape[0] // height, height, across, width), values.dtype)
+    return tiles.at[ids // across, :, ids % across].set(values, unique_indices=True).reshape(shape)

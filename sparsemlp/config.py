@@ -27,15 +27,24 @@ class Config:
     ratio: Annotated[float | None, open_default("FLOAT", "0, dense")] = None
     """Fraction of blocks to drop, in [0, 1)."""
     mask_layers: Annotated[str | None, open_default("KIND,KIND", "XPatch,XChannel")] = None
-    """Layer kinds to mask: XPatch (token mixing), XChannel (or XChannel1, XChannel2)."""
+    """Layer kinds to mask: XPatch (token mixing), XChannel (or XChannel1, XChannel2). The rules
+    for activations and gradients apply to the same layers."""
     backward: str = "masked"
     """Backward pass: masked (mask in dX and dW), dense (in neither), straight_through (in dX)."""
     score: str = "l2"
     """What ranks the blocks: l2 (Frobenius norm), spectral (largest singular value), l1."""
+    activation: Annotated[str | None, open_default("RULE", "none, kept as it is")] = None
+    """What is kept of activations for dW: ROWSxCOLS:RATIO, all blocks but that fraction, as
+    8x8:0.7; or mean:TOKENSxFEATURES, the means of windows, as mean:2x2."""
+    gradient: Annotated[str | None, open_default("N:M", "none, all of it")] = None
+    """How many of M neighbours of the output gradient are kept for dX, as 2:4."""
+    gradient_method: Annotated[str | None, open_default("STR", "magnitude")] = None
+    """Which ones: random, magnitude, or rescaled (magnitude, scaled to the lost sum)."""
     config: Annotated[str | None, open_default("TEXT", "none")] = None
-    """Model string instead of --block, --ratio, --mask-layers, --depth; README shows one."""
+    """Model string instead of --block, --ratio, --mask-layers, --depth, --activation and
+    --gradient; README shows one."""
     mask_start_epoch: Annotated[int | None, open_default("INT", "min(10, epochs // 10)")] = None
-    """Epochs that are trained dense before masking starts."""
+    """Epochs that are trained with dense weights before masking starts."""
 
     epochs: Annotated[int | None, open_default("INT", "200; digits: 30")] = None
     """Epochs to train."""

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 
 import jax
 
@@ -34,20 +35,25 @@ def choose_engine(name: str, layer: SparseLayer, phase: Phase, n_rows: int) -> E
       InputError: the engine does not exist, or cannot compute this layer on this platform; the
         message says what to install or change.
     """
-    check_engine(name)
-    platform = jax.default_backend()
-    candidates = list(ENGINES.values()) if name == "auto" else [ENGINES[name]]
-    reasons: list[str] = []
-    for engine in candidates:
-        reason = engine.reason_against(layer, platform)
-        if reason is None:
-            if name != "auto" or engine is candidates[-1] or engine.pays(phase, layer, n_rows):
-                return engine
-            continue
-        reasons.append(f"engine {engine.name!r} cannot run here: {reason}")
-        if name == "auto" and platform in engine.platforms:
-            _say_once(f"{reasons[-1]}; the next best is used")
-    raise InputError("; ".join(reasons))
+    able = _engines_for(name, layer)
+    paying = (engine for engine in able if engine.pays(phase, layer, n_rows))
+    return able[0] if name != "auto" else next(paying, able[-1])
+
+
+def choose_compact(name: str, kernel_shape: tuple[int, int], dtype: str) -> Engine:
+    """The engine for a kernel's gradient from the kept blocks of an activation.
+
+    Args:
+      name: `auto`, or a name in `pallas_kernels.ENGINES`.
+      kernel_shape: `(in, out)`.
+      dtype: of the activation and of the output's gradient.
+
+    Raises:
+      InputError: as for `choose_engine`.
+    """
+    return _engines_for(
+        name, SparseLayer(kernel_shape, (1, 1), math.prod(kernel_shape), -1, dtype)
+    )[0]
 
 
 def choose_fused(name: str, layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> Engine | None:
@@ -63,6 +69,25 @@ def choose_fused(name: str, layers: tuple[SparseLayer, SparseLayer], n_rows: int
     """
     chosen = [choose_engine(name, layer, "mlp", n_rows) for layer in layers]
     return chosen[0] if chosen[0] is chosen[1] and chosen[0].fuses(*layers) else None
+
+
+def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:
+    """The engines of that name, or with `auto` all, that can compute this here; at least one."""
+    check_engine(name)
+    platform = jax.default_backend()
+    able: list[Engine] = []
+    reasons: list[str] = []
+    for engine in ENGINES.values() if name == "auto" else [ENGINES[name]]:
+        reason = engine.reason_against(layer, platform)
+        if reason is None:
+            able.append(engine)
+            continue
+        reasons.append(f"engine {engine.name!r} cannot run here: {reason}")
+        if name == "auto" and platform in engine.platforms:
+            _say_once(f"{reasons[-1]}; the next best is used")
+    if not able:
+        raise InputError("; ".join(reasons))
+    return able
 
 
 @functools.cache

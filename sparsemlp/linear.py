@@ -1,4 +1,4 @@
-"""The operation: a linear layer whose products may use a sparse operand."""
+"""The operation: a linear layer each of whose three products may use a sparse operand."""
 
 import dataclasses
 import functools
@@ -9,8 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pallas_kernels import Engine, SparseLayer, dense
-from sparsemlp.engines import check_engine, choose_engine
+from sparsemlp.activations import CompactActivation, compact
+from sparsemlp.engines import check_engine, choose_compact, choose_engine
 from sparsemlp.errors import InputError
+from sparsemlp.gradient_pruning import check_groups, prune_gradient
 from sparsemlp.masks import BlockMask
 from sparsemlp.rules import (
     ActivationPooling,
@@ -18,8 +20,8 @@ from sparsemlp.rules import (
     Backward,
     GradientPruning,
     check_backward,
-    check_built,
 )
+from sparsemlp.varying import varying_alike
 
 
 def sparse_linear(
@@ -35,16 +37,21 @@ def sparse_linear(
     engine: str = "auto",
     rng: PRNGKeyArray | None = None,
 ) -> Float[Array, "..."]:
-    """A linear layer with optional sparsity in its weights.
+    """A linear layer with optional sparsity in each of its operands.
 
-    With M the mask, dY the gradient of the output, products over the contracted axis
-    (Bespalov 2025, its two backward passes, and the straight-through estimator of SR-STE):
+    With M the mask, dY the gradient of the output, X' what is kept of X and dY' the pruned dY,
+    products over the contracted axis:
 
     | backward | Y | dX | dW |
     |---|---|---|---|
-    | `masked` | X (W∘M) | dY (W∘M)ᵀ | (Xᵀ dY)∘M |
-    | `dense` | X (W∘M) | dY Wᵀ | Xᵀ dY |
-    | `straight_through` | X (W∘M) | dY (W∘M)ᵀ | Xᵀ dY |
+    | `masked` | X (W∘M) | dY' (W∘M)ᵀ | (X'ᵀ dY)∘M |
+    | `dense` | X (W∘M) | dY' Wᵀ | X'ᵀ dY |
+    | `straight_through` | X (W∘M) | dY' (W∘M)ᵀ | X'ᵀ dY |
+
+    The three rules are independent: no mask is W, no activation rule X' = X, no gradient rule
+    dY' = dY. The backward passes are the two of Bespalov 2025 and the straight-through estimator
+    of SR-STE; the activation rules those of Barley & Fröning (arXiv 2311.16883, 2409.11902), the
+    gradient rule that of McDanel, Dinh and Magallanes (SDGP). db is the sum of dY.
 
     Args:
       x: `[..., in]`, or `[..., in, channels]` with `axis = -2`.
@@ -56,59 +63,77 @@ def sparse_linear(
       mask: the kept blocks of the kernel. None, or a mask that keeps every block, is dense: XLA's
         own product, whatever the engine.
       backward: what the two products of the backward pass use.
-      activation: rule for the activation that is kept for dW. Not built yet.
-      gradient: rule for the output gradient in dX. Not built yet.
+      activation: what is kept of x for dW. Nothing else of x survives to the backward pass.
+      gradient: how dY is pruned for dX.
       engine: who computes the masked products: `auto`, or a name in `pallas_kernels.ENGINES`.
-      rng: key for rules that draw at random. None of those built does.
+      rng: key of the gradient method `random`. It may be missing where nothing is differentiated.
 
     Returns:
       `[..., out]`, or `[..., out, channels]` with `axis = -2`.
 
     Raises:
-      InputError: shapes that do not fit each other, or an option that is unknown, not built yet
-        or cannot run here.
+      InputError: shapes that do not fit each other, an option that is unknown or cannot run here;
+        when differentiated, a rule that does not divide its operand, or a missing key.
     """
     check_backward(backward)
     check_engine(engine)
-    check_built(activation, gradient)
     _check_shapes(x, kernel, bias, axis, mask)
-    del rng
+    if gradient is not None:
+        check_groups(gradient, kernel.shape[1])
     dtype = jnp.promote_types(x.dtype, kernel.dtype)
     dtype = dtype if bias is None else jnp.promote_types(dtype, bias.dtype)
     x, kernel = x.astype(dtype), kernel.astype(dtype)
     bias = None if bias is None else bias.astype(dtype)
+    compact_engine = None
+    if activation is not None:
+        compact_engine = choose_compact(engine, (kernel.shape[0], kernel.shape[1]), str(dtype))
+    rules = _Rules(axis, activation, gradient, compact_engine)
     if mask is None or mask.n_kept == mask.n_blocks:
-        return _dense_linear(axis, *varying_alike(x, kernel, bias))
+        return _dense_linear(rules, *varying_alike(x, kernel, bias), rng)
     layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, str(dtype))
     n_rows = x.size // max(1, x.shape[axis])
     products = _Products(
+        rules,
         layer,
         backward,
         choose_engine(engine, layer, "product", n_rows),
         choose_engine(engine, layer, "input_gradient", n_rows),
         choose_engine(engine, layer, "kernel_gradient", n_rows),
     )
-    return _masked_linear(products, *varying_alike(x, kernel, bias, mask.kept))
+    return _masked_linear(products, *varying_alike(x, kernel, bias, mask.kept), rng)
 
 
-def varying_alike(*operands: Array | None) -> list[Array | None]:
-    """Operands that all vary over the mesh axes over which any of them does.
+@dataclasses.dataclass(frozen=True)
+class _Rules:
+    """What is static about a layer besides its mask."""
 
-    Under `shard_map` the gradient of a custom rule has to vary as its operand does. A replicated
-    kernel beside a sharded x is cast here, and JAX sums the gradient of a cast over its axes.
-    """
-    vary = [frozenset() if a is None else jax.typeof(a).manual_axis_type.varying for a in operands]
-    axes = frozenset[str]().union(*vary)
-    return [
-        a if a is None or own == axes else jax.lax.pcast(a, tuple(axes - own), to="varying")
-        for a, own in zip(operands, vary, strict=True)
-    ]
+    axis: Literal[-1, -2]
+    activation: ActivationPruning | ActivationPooling | None
+    gradient: GradientPruning | None
+    engine: Engine | None
+
+    def keep(self, x: Array) -> Array | CompactActivation:
+        """What the backward pass is given of x."""
+        kept = None if self.activation is None else compact(x, self.activation, self.axis)
+        return x if kept is None else kept
+
+    def prune(self, dy: Array, rng: Array | None) -> Array:
+        """What dX is computed from."""
+        if self.gradient is None:
+            return dy
+        return prune_gradient(dy, self.gradient, axis=self.axis, rng=rng)
+
+    def kernel_gradient(self, kept: CompactActivation, dy: Array) -> Array:
+        """The kernel's gradient from what was kept of x."""
+        assert self.engine is not None
+        return kept.kernel_gradient(dy, self.engine)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Products:
     """What is static about one masked layer, and who computes its products."""
 
+    rules: _Rules
     layer: SparseLayer
     backward: Backward
     forward: Engine
@@ -118,53 +143,82 @@ class _Products:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _masked_linear(
-    products: _Products, x: Array, kernel: Array, bias: Array | None, kept: Array
+    products: _Products,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    kept: Array,
+    rng: Array | None,
 ) -> Array:
+    del rng
     return products.forward.product(x, kernel, bias, kept, products.layer)
 
 
 def _forward(
-    products: _Products, x: Array, kernel: Array, bias: Array | None, kept: Array
+    products: _Products,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    kept: Array,
+    rng: Array | None,
 ) -> tuple[Array, tuple]:
     y = products.forward.product(x, kernel, bias, kept, products.layer)
-    return y, (x, kernel, bias, kept)
+    return y, (products.rules.keep(x), kernel, bias, kept, rng)
 
 
 def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
-    x, kernel, bias, kept = residuals
+    x, kernel, bias, kept, rng = residuals
     layer, axis = products.layer, products.layer.axis
+    pruned = products.rules.prune(dy, rng)
     if products.backward == "dense":
-        dx = dense.input_gradient(dy, kernel, axis)
+        dx = dense.input_gradient(pruned, kernel, axis)
     else:
-        dx = products.input_gradient.input_gradient(dy, kernel, kept, layer)
-    if products.backward != "masked":
+        dx = products.input_gradient.input_gradient(pruned, kernel, kept, layer)
+    if isinstance(x, CompactActivation):
+        dw = products.rules.kernel_gradient(x, dy)
+        if products.backward == "masked":
+            mask = BlockMask(kept, layer.kernel_shape, layer.block).dense()
+            dw = jnp.where(mask, dw, jnp.zeros_like(dw))
+    elif products.backward != "masked":
         dw = dense.kernel_gradient(x, dy, axis)
     elif bias is None:
-        return dx, products.kernel_gradient.kernel_gradient(x, dy, kept, layer), None, None
+        dw = products.kernel_gradient.kernel_gradient(x, dy, kept, layer)
     else:
-        return dx, *products.kernel_gradient.parameter_gradients(x, dy, kept, layer), None
-    return dx, dw, None if bias is None else dense.bias_gradient(dy, axis), None
+        return (
+            dx,
+            *products.kernel_gradient.parameter_gradients(x, dy, kept, layer),
+            None,
+            None,
+        )
+    return dx, dw, None if bias is None else dense.bias_gradient(dy, axis), None, None
 
 
 _masked_linear.defvjp(_forward, _backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dense_linear(axis: Literal[-1, -2], x: Array, kernel: Array, bias: Array | None) -> Array:
+def _dense_linear(
+    rules: _Rules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
+) -> Array:
     """XLA's product. Its own gradients would sum dW and db over samples in the operands' dtype."""
-    return dense.product(x, kernel, bias, axis)
+    del rng
+    return dense.product(x, kernel, bias, rules.axis)
 
 
 def _dense_forward(
-    axis: Literal[-1, -2], x: Array, kernel: Array, bias: Array | None
+    rules: _Rules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
 ) -> tuple[Array, tuple]:
-    return dense.product(x, kernel, bias, axis), (x, kernel, bias)
+    return dense.product(x, kernel, bias, rules.axis), (rules.keep(x), kernel, bias, rng)
 
 
-def _dense_backward(axis: Literal[-1, -2], residuals: tuple, dy: Array) -> tuple:
-    x, kernel, bias = residuals
-    dx, dw = dense.input_gradient(dy, kernel, axis), dense.kernel_gradient(x, dy, axis)
-    return dx, dw, None if bias is None else dense.bias_gradient(dy, axis)
+def _dense_backward(rules: _Rules, residuals: tuple, dy: Array) -> tuple:
+    x, kernel, bias, rng = residuals
+    dx = dense.input_gradient(rules.prune(dy, rng), kernel, rules.axis)
+    if isinstance(x, CompactActivation):
+        dw = rules.kernel_gradient(x, dy)
+    else:
+        dw = dense.kernel_gradient(x, dy, rules.axis)
+    return dx, dw, None if bias is None else dense.bias_gradient(dy, rules.axis), None
 
 
 _dense_linear.defvjp(_dense_forward, _dense_backward)

@@ -19,8 +19,8 @@ def mix_tokens(
 
     The branch of token mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 1). Scales
     of channels commute with a product over tokens, so both become one factor, and shift and bias
-    one small table. They do not commute where the backward pass multiplies by another kernel than
-    the forward pass did; there the three steps are done one by one.
+    one small table. They do not commute where the backward pass uses other operands than the
+    forward pass did; there the three steps are done one by one.
 
     Args:
       x: `[..., in, channels]`.
@@ -34,17 +34,8 @@ def mix_tokens(
     """
     scale, shift = before
     mask, kernel = layer.mask, layer.kernel
-    if mask is not None and layer.backward != "masked":
-        y = sparse_linear(
-            scale * x + shift,
-            kernel,
-            layer.bias,
-            axis=-2,
-            mask=mask,
-            backward=layer.backward,
-            engine=engine,
-        )
-        return after * y
+    if not layer.only_masked:
+        return after * layer(scale * x + shift, axis=-2, engine=engine)
     y = sparse_linear(x, kernel, axis=-2, mask=mask, engine=engine)
     kept = kernel if mask is None else jnp.where(mask.dense(), kernel, jnp.zeros_like(kernel))
     table = jnp.sum(kept, axis=0)[:, None] * shift

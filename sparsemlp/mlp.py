@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,26 +11,56 @@ from jaxtyping import Array, Float
 from pallas_kernels import Engine, SparseLayer, Weights
 from sparsemlp.engines import choose_fused
 from sparsemlp.errors import InputError
-from sparsemlp.linear import sparse_linear, varying_alike
+from sparsemlp.linear import sparse_linear
 from sparsemlp.masks import BlockMask
-from sparsemlp.rules import Backward
+from sparsemlp.rules import ActivationPooling, ActivationPruning, Backward, GradientPruning
+from sparsemlp.varying import varying_alike
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-    """A linear layer: its arrays, and how its backward pass uses the mask.
+    """A linear layer: its arrays and its rules.
 
     Attributes:
       kernel: `[in, out]`.
       bias: `[out]`, or None.
       mask: the kept blocks of the kernel; None is dense.
-      backward: what the two products of the backward pass use.
+      backward: what the two products of the backward pass use of the mask.
+      activation: what is kept of x for the kernel's gradient.
+      gradient: how the output's gradient is pruned for that of x.
+      rng: key of a gradient rule that draws at random.
     """
 
     kernel: Any
     bias: Any = None
     mask: BlockMask | None = None
     backward: Backward = "masked"
+    activation: ActivationPruning | ActivationPooling | None = None
+    gradient: GradientPruning | None = None
+    rng: Any = None
+
+    def __call__(
+        self, x: Float[Array, "..."], *, axis: Literal[-1, -2] = -1, engine: str = "auto"
+    ) -> Float[Array, "..."]:
+        """Applies the layer along an axis of x, as `sparse_linear`."""
+        return sparse_linear(
+            x,
+            self.kernel,
+            self.bias,
+            axis=axis,
+            mask=self.mask,
+            backward=self.backward,
+            activation=self.activation,
+            gradient=self.gradient,
+            engine=engine,
+            rng=self.rng,
+        )
+
+    @property
+    def only_masked(self) -> bool:
+        """Whether all three products are exact but for a mask that all of them use."""
+        exact = self.activation is None and self.gradient is None
+        return exact and (self.mask is None or self.backward == "masked")
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -52,9 +82,9 @@ def sparse_mlp(
     """`after * second(gelu(first(scale * x + shift)))`, and x on top if `residual`.
 
     The branch of channel mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 2). Where
-    an engine fuses it, with the masked backward in both layers, hidden activations are neither
-    written to memory nor kept for the backward pass, which computes them again from x; the scales
-    are folded into the kernels, so results differ by rounding.
+    an engine fuses it, with the masked backward and no other rule in both layers, hidden
+    activations are neither written to memory nor kept for the backward pass, which computes them
+    again from x; the scales are folded into the kernels, so results differ by rounding.
 
     Args:
       x: `[..., in]`.
@@ -81,8 +111,7 @@ def sparse_mlp(
     fusion = _fusion(x, first, second, scales, engine)
     if fusion is None:
         y = x if before is None else x * before[0] + before[1]
-        y = gelu(_apply(y, first, engine))
-        y = _apply(y, second, engine)
+        y = second(gelu(first(y, engine=engine)), engine=engine)
         y = y if after is None else y * after
         return x + y if residual else y
     if before is not None:
@@ -97,12 +126,6 @@ def sparse_mlp(
         dataclasses.replace(fusion, residual=residual),
         x,
         (Weights(w1, b1, kept1), Weights(w2, b2, kept2)),
-    )
-
-
-def _apply(x: Array, layer: Linear, engine: str) -> Array:
-    return sparse_linear(
-        x, layer.kernel, layer.bias, mask=layer.mask, backward=layer.backward, engine=engine
     )
 
 
@@ -147,7 +170,7 @@ def _fusion(
         shape = linear.kernel.shape
         if linear.bias is not None and linear.bias.shape != shape[1:]:
             return None
-        if mask is None or mask.n_kept == mask.n_blocks or linear.backward != "masked":
+        if mask is None or mask.n_kept == mask.n_blocks or not linear.only_masked:
             return None
         if len(dtypes) > 1 or mask.kernel_shape != linear.kernel.shape:
             return None

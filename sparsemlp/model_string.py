@@ -9,8 +9,14 @@ outrank a rule of the same sort for `XChannel`. A rule is one of
     masked RATIO (ROWS, COLS)                              BlockMasking
     sparse RATIO (ROWS, COLS)                              ActivationPruning
     compressed (TOKENS, FEATURES) [(A, B)] [word] [word] [float]   ActivationPooling
+    gradient N:M [random | magnitude | rescaled]           GradientPruning
 
-White space is free. What may follow the window of `compressed` is read and not used.
+or several with `+` between them, one for each operand at the most (weight, activation, gradient):
+
+    ResMLP5 @ XChannel = masked 0.5 (32, 32) + sparse 0.8 (8, 8) + gradient 2:4 rescaled;
+
+White space is free. What may follow the window of `compressed` is read and not used. The word
+`gradient` and `+` are this project's own.
 """
 
 import dataclasses
@@ -19,7 +25,15 @@ from typing import NoReturn
 
 from sparsemlp.errors import InputError
 from sparsemlp.plan import Plan
-from sparsemlp.rules import ActivationPooling, ActivationPruning, Backward, BlockMasking, Rule
+from sparsemlp.rules import (
+    ActivationPooling,
+    ActivationPruning,
+    Backward,
+    BlockMasking,
+    GradientPruning,
+    Rule,
+    check_method,
+)
 from sparsemlp.selection import Score
 
 LAYER_PATTERNS = {
@@ -29,6 +43,15 @@ LAYER_PATTERNS = {
     "XChannel2": "*/XChannel2/kernel",
 }
 """Plan pattern of each layer kind, general ones before the ones that outrank them."""
+
+_WORDS = "masked, sparse, compressed or gradient"
+
+_OPERANDS = {
+    BlockMasking: "weight",
+    ActivationPruning: "activation",
+    ActivationPooling: "activation",
+    GradientPruning: "gradient",
+}
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[A-Za-z_]+)|(?P<sign>[^\s\w]))"
@@ -105,7 +128,7 @@ class _Parser:
         depth = self.integer("the depth, as in ResMLP5")
         if not depth:
             self.fail("a ResMLP has a depth of at least 1", start)
-        found: dict[str, Rule] = {}
+        found: dict[str, Rule | tuple[Rule, ...]] = {}
         if not self.at("end"):
             self.take("sign", "@ between the model and its rules", text="@")
         while not self.at("end"):
@@ -114,7 +137,7 @@ class _Parser:
             if kind in found:
                 self.fail(f"{kind} has a rule already", start)
             self.take("sign", "= after the layer kind", text="=")
-            found[kind] = self.rule()
+            found[kind] = self.rules()
             self.take("sign", "; after the rule", text=";")
         plan = {pattern: found[kind] for kind, pattern in LAYER_PATTERNS.items() if kind in found}
         return depth, plan
@@ -129,12 +152,27 @@ class _Parser:
             self.fail(f"unknown layer kind {kind!r}: one of {known}", token.start)
         return kind
 
+    def rules(self) -> Rule | tuple[Rule, ...]:
+        rules: dict[str, Rule] = {}
+        while True:
+            start = self.tokens[self.next].start
+            rule = self.rule()
+            operand = _OPERANDS[type(rule)]
+            if operand in rules:
+                self.fail(f"the {operand} has a rule already", start)
+            rules[operand] = rule
+            if not self.at("sign", "+"):
+                return rule if len(rules) == 1 else tuple(rules.values())
+            self.take("sign", "+")
+
     def rule(self) -> Rule:
-        token = self.take("word", "a rule: masked, sparse or compressed")
+        token = self.take("word", f"a rule: {_WORDS}")
         if token.text == "compressed":
             return self.compressed()
+        if token.text == "gradient":
+            return self.gradient()
         if token.text not in ("masked", "sparse"):
-            self.fail(f"unknown rule {token.text!r}: masked, sparse or compressed", token.start)
+            self.fail(f"unknown rule {token.text!r}: {_WORDS}", token.start)
         ratio_token = self.take("number", "the ratio, as 0.5")
         ratio = float(ratio_token.text)
         block = self.pair("the block, as (32, 32)")
@@ -144,6 +182,17 @@ class _Parser:
             return ActivationPruning(block, ratio)
         except InputError as error:
             self.fail(str(error), ratio_token.start)
+
+    def gradient(self) -> GradientPruning:
+        start = self.tokens[self.next].start
+        n = self.integer("N of N:M, as 2:4")
+        self.take("sign", ": between N and M", text=":")
+        m = self.integer("M of N:M, as 2:4")
+        method = self.take("word", "a method").text if self.at("word") else "magnitude"
+        try:
+            return GradientPruning(n, m, check_method(method))
+        except InputError as error:
+            self.fail(str(error), start)
 
     def compressed(self) -> ActivationPooling:
         window = self.pair("the window, as (2, 2)")

@@ -11,18 +11,17 @@ from flax.linen.dtypes import canonicalize_dtype, promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.errors import InputError
-from sparsemlp.linear import sparse_linear
 from sparsemlp.mlp import Linear
-from sparsemlp.plan import Plan, rules_for
-from sparsemlp.rules import BlockMasking, check_built
+from sparsemlp.plan import Plan, layer_rules
 
 
 class SparseDense(nn.Module):
     """A drop-in for `flax.linen.Dense` that obeys a plan.
 
     Its mask comes in as the variable `kernel` of the collection `masks`; without one the layer is
-    dense, so `init` gives plain parameters. How the backward pass uses the mask is said by the
-    plan, under the path of this layer's kernel.
+    dense, so `init` gives plain parameters. The other rules, and how the backward pass uses the
+    mask, are said by the plan, under the path of this layer's kernel. The gradient method `random`
+    draws from the random stream `gradient`.
 
     Attributes:
       features: number of outputs.
@@ -53,19 +52,11 @@ class SparseDense(nn.Module):
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Maps `[..., in]` to `[..., features]`, or `[..., in, c]` to `[..., features, c]`."""
         layer = self.weights(x.shape[self.axis], x.dtype)
-        return sparse_linear(
-            x.astype(layer.kernel.dtype),
-            layer.kernel,
-            layer.bias,
-            axis=self.axis,
-            mask=layer.mask,
-            backward=layer.backward,
-            engine=self.engine,
-        )
+        return layer(x.astype(layer.kernel.dtype), axis=self.axis, engine=self.engine)
 
     @nn.compact
     def weights(self, in_features: int, dtype: Any) -> Linear:
-        """Kernel, bias and mask of this layer, in the dtype of the computation.
+        """Kernel, bias, mask and rules of this layer, in the dtype of the computation.
 
         Args:
           in_features: entries of x on the contracted axis.
@@ -82,12 +73,15 @@ class SparseDense(nn.Module):
         mask = (
             self.get_variable("masks", "kernel") if self.has_variable("masks", "kernel") else None
         )
-        rules = rules_for(self.plan, (*self.path, "kernel"))
-        check_built(*rules.values())
-        masking = rules.get(BlockMasking)
-        backward = masking.backward if isinstance(masking, BlockMasking) else "masked"
+        rules = layer_rules(self.plan, (*self.path, "kernel"))
         return Linear(
-            kernel.astype(dtype), None if bias is None else bias.astype(dtype), mask, backward
+            kernel.astype(dtype),
+            None if bias is None else bias.astype(dtype),
+            mask,
+            "masked" if rules.masking is None else rules.masking.backward,
+            rules.activation,
+            rules.gradient,
+            self.make_rng("gradient") if rules.draws and self.has_rng("gradient") else None,
         )
 
 

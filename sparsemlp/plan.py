@@ -6,10 +6,11 @@ matches file names (`*` also spans `/`), against the path of a kernel in the par
 the most characters besides `*` and `?`, for each kind of rule. The order of a plan means nothing.
 """
 
+import dataclasses
 import fnmatch
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jaxtyping import Array
@@ -24,7 +25,13 @@ from sparsemlp.blocks import (
 )
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask
-from sparsemlp.rules import BlockMasking, Rule
+from sparsemlp.rules import (
+    ActivationPooling,
+    ActivationPruning,
+    BlockMasking,
+    GradientPruning,
+    Rule,
+)
 from sparsemlp.selection import select_blocks
 
 Plan = Mapping[str, Rule | tuple[Rule, ...]]
@@ -49,6 +56,40 @@ def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
             for rule in rules if isinstance(rules, tuple) else (rules,):
                 candidates.setdefault(type(rule), []).append((pattern, rule))
     return {kind: _most_specific(joined, found) for kind, found in candidates.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerRules:
+    """The rules of one linear layer, one for each of its operands at the most."""
+
+    masking: BlockMasking | None
+    activation: ActivationPruning | ActivationPooling | None
+    gradient: GradientPruning | None
+
+    @property
+    def draws(self) -> bool:
+        """Whether the backward pass draws at random."""
+        return self.gradient is not None and self.gradient.method == "random"
+
+
+def layer_rules(plan: Plan, path: Sequence[str]) -> LayerRules:
+    """The rules of one kernel, by the operand that they concern.
+
+    Raises:
+      InputError: as `rules_for`, or the activation has two rules.
+    """
+    rules = rules_for(plan, path)
+    pruning, pooling = rules.get(ActivationPruning), rules.get(ActivationPooling)
+    if pruning is not None and pooling is not None:
+        raise InputError(
+            f"the plan gives {'/'.join(path)} both {pruning} and {pooling}: an activation is kept "
+            "in one way, remove one"
+        )
+    return LayerRules(
+        cast(Any, rules.get(BlockMasking)),
+        cast(Any, pruning or pooling),
+        cast(Any, rules.get(GradientPruning)),
+    )
 
 
 def _most_specific(path: str, candidates: list[tuple[str, Rule]]) -> Rule:

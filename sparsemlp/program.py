@@ -14,6 +14,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.optimizer import adam_with_l2, learning_rate
 from sparsemlp.plan import Plan, flatten_masks, select_masks
 from sparsemlp.resmlp import ResMLP
+from sparsemlp.rules import BlockMasking, Rule
 from sparsemlp.settings import Settings, augmentation, model_and_plan
 from sparsemlp.train_state import Program, initial_state
 
@@ -62,8 +63,32 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
         std=dataset.std,
         seed=settings.seed,
     )
-    jax.eval_shape(lambda: initial_state(program))
+    state = jax.eval_shape(lambda: initial_state(program))
+    for batch in {settings.batch_size, n_images % settings.batch_size} - {0}:
+        _check_rules(program, state.params, (batch, height, width, channels))
     return program
+
+
+def _check_rules(program: Program, params: Any, shape: tuple[int, ...]) -> None:
+    """Raises InputError if rules for activations or gradients do not fit a batch of that shape."""
+    rules = [r for value in program.model.plan.values() for r in _several(value)]
+    if all(isinstance(rule, BlockMasking) for rule in rules):
+        return
+
+    def total(params: Any, images: Any, rng: Any) -> Any:
+        rngs = {"gradient": rng, "drop_path": rng}
+        logits: Any = program.model.apply({"params": params}, images, train=True, rngs=rngs)
+        return jnp.sum(logits)
+
+    images = jax.ShapeDtypeStruct(shape, jnp.float32)
+    try:
+        jax.eval_shape(jax.grad(total), params, images, jax.eval_shape(lambda: jax.random.key(0)))
+    except InputError as error:
+        raise InputError(f"with a batch of {shape[0]} images: {error}") from error
+
+
+def _several(rules: Rule | tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return rules if isinstance(rules, tuple) else (rules,)
 
 
 def epoch_learning_rate(settings: Settings) -> Any:

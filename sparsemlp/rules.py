@@ -4,13 +4,15 @@ Each rule concerns one of the three operands and all of them may stand on one la
 """
 
 import dataclasses
-from typing import Literal, cast, get_args
+import re
+from typing import ClassVar, Literal, cast, get_args
 
-from sparsemlp.blocks import Block, check_block, check_ratio
+from sparsemlp.blocks import Block, check_block, check_ratio, parse_block
 from sparsemlp.errors import InputError
 from sparsemlp.selection import Score, check_score
 
 Backward = Literal["masked", "dense", "straight_through"]
+Method = Literal["random", "magnitude", "rescaled"]
 
 
 def check_backward(backward: str) -> Backward:
@@ -20,6 +22,15 @@ def check_backward(backward: str) -> Backward:
             f"backward {backward!r} is unknown: choose one of {', '.join(get_args(Backward))}"
         )
     return cast(Backward, backward)
+
+
+def check_method(method: str) -> Method:
+    """Returns `method` if it is a way to prune gradients, raises InputError otherwise."""
+    if method not in get_args(Method):
+        raise InputError(
+            f"gradient method {method!r} is unknown: choose one of {', '.join(get_args(Method))}"
+        )
+    return cast(Method, method)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,31 +59,35 @@ class BlockMasking:
 
 @dataclasses.dataclass(frozen=True)
 class ActivationPruning:
-    """The activation kept for dW is pruned to its largest blocks (Barley & Fröning 2311.16883).
+    """Of the activation only its largest blocks are kept for dW (Barley & Fröning 2311.16883).
 
-    Can be written and parsed; no product uses it yet.
+    The forward product and dX are exact.
 
     Attributes:
-      block: `(rows, cols)`, rows over the flattened batch, columns over features.
-      ratio: fraction of blocks to drop, in `[0, 1)`.
+      block: `(rows, cols)`: rows over the flattened batch, columns over the contracted axis
+        (features; tokens in token mixing).
+      ratio: fraction of blocks to drop, in `[0, 1)`; 0 keeps the activation itself.
+      score: what ranks the blocks, a name in `selection.SCORES` or a function.
     """
 
     block: Block
     ratio: float
+    score: str | Score = "l2"
 
     def __post_init__(self) -> None:
         check_block(self.block)
         check_ratio(self.ratio)
+        check_score(self.score)
 
 
 @dataclasses.dataclass(frozen=True)
 class ActivationPooling:
-    """The activation kept for dW is pooled (Barley & Fröning 2409.11902).
+    """Of the activation only window means are kept for dW (Barley & Fröning 2409.11902).
 
-    Can be written and parsed; no product uses it yet.
+    The forward product and dX are exact.
 
     Attributes:
-      window: `(tokens, features)` that one pooled value stands for.
+      window: `(tokens, features)` that one mean stands for; `(1, 1)` keeps the activation itself.
       mode: how a window is pooled: `mean`.
     """
 
@@ -89,34 +104,62 @@ class ActivationPooling:
 class GradientPruning:
     """The output gradient is pruned n of m for dX only (McDanel, Dinh, Magallanes: SDGP).
 
-    Can be written; no product uses it yet.
-
     Attributes:
-      n: how many of m neighbouring channels are kept.
-      m: the size of a group.
-      method: which are kept: `random`, `magnitude`, or `rescaled`.
+      n: how many of m neighbours are kept: channels; tokens in token mixing.
+      m: the size of a group, at most 32; n = m keeps the gradient itself.
+      method: which are kept: `random`, drawn anew at every call; `magnitude`, the largest; or
+        `rescaled`, the largest multiplied by what was lost of each sample and channel.
     """
 
     n: int
     m: int
-    method: Literal["random", "magnitude", "rescaled"] = "magnitude"
+    method: Method = "magnitude"
+
+    MOST: ClassVar[int] = 32
+    """The largest group: that of the paper."""
 
     def __post_init__(self) -> None:
         if not 0 < self.n <= self.m:
             raise InputError(f"gradient rule {self.n}:{self.m} is not N:M with 0 < N <= M")
-        if self.method not in ("random", "magnitude", "rescaled"):
+        if self.m > self.MOST:
             raise InputError(
-                f"gradient method {self.method!r} is unknown: choose random, magnitude or rescaled"
+                f"gradient rule {self.n}:{self.m} groups more than {self.MOST} entries: choose "
+                f"M <= {self.MOST}"
             )
+        check_method(self.method)
 
 
 Rule = BlockMasking | ActivationPruning | ActivationPooling | GradientPruning
 
 
-def check_built(*rules: Rule | None) -> None:
-    """Raises InputError if a rule is one that no product uses yet."""
-    for rule in rules:
-        if rule is not None and not isinstance(rule, BlockMasking):
-            raise InputError(
-                f"{rule} is not built yet: this version computes with BlockMasking only"
-            )
+def parse_activation(text: str) -> ActivationPruning | ActivationPooling:
+    """Reads an activation rule written `ROWSxCOLS:RATIO` or `mean:TOKENSxFEATURES`.
+
+    Raises:
+      InputError: the text is neither, or a value is out of its range.
+    """
+    before, colon, after = text.partition(":")
+    try:
+        if colon and before.strip() == "mean":
+            return ActivationPooling(parse_block(after))
+        if colon and re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*", after):
+            return ActivationPruning(parse_block(before), float(after))
+    except InputError as error:
+        raise InputError(f"activation rule {text!r}: {error}") from error
+    raise InputError(
+        f"activation rule {text!r} is neither ROWSxCOLS:RATIO, such as 8x8:0.7, nor "
+        "mean:TOKENSxFEATURES, such as mean:2x2"
+    )
+
+
+def parse_gradient(text: str, method: str) -> GradientPruning:
+    """Reads a gradient rule written `N:M`.
+
+    Raises:
+      InputError: the text is not two integers with a colon between them, or a value is out of its
+        range.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", text)
+    if match is None:
+        raise InputError(f"gradient rule {text!r} is not N:M: two integers, such as 2:4")
+    return GradientPruning(int(match[1]), int(match[2]), check_method(method))

@@ -87,10 +87,10 @@ def select_blocks(
     blocks = kernel.astype(jnp.float32).reshape(down, cols, across, rows).swapaxes(1, 2)
     function = score if callable(score) else SCORES[score]
     scores = jax.lax.stop_gradient(function(blocks))
-    return BlockMask(_largest(scores.reshape(n_blocks), k), kernel_shape, block)
+    return BlockMask(largest(scores.reshape(n_blocks), k), kernel_shape, block)
 
 
-def _largest(scores: Float[Array, " n"], k: int) -> Array:
+def largest(scores: Float[Array, " n"], k: int) -> Array:
     """Ids of the k largest scores, ascending, int32 `[k]`; equal scores keep the lower id."""
     _, ids = jax.lax.top_k(scores, k)
     return jnp.sort(ids)

@@ -14,13 +14,22 @@ from sparsemlp.engines import check_engine
 from sparsemlp.errors import InputError
 from sparsemlp.model_string import LAYER_PATTERNS, parse_model
 from sparsemlp.plan import Plan
-from sparsemlp.rules import BlockMasking, check_backward, check_built
+from sparsemlp.rules import (
+    BlockMasking,
+    Rule,
+    check_backward,
+    parse_activation,
+    parse_gradient,
+)
 from sparsemlp.selection import check_score
 
 _MODEL: dict[str, Any] = {
     "block": "32x32",
     "ratio": 0.0,
     "mask_layers": "XPatch,XChannel",
+    "activation": None,
+    "gradient": None,
+    "gradient_method": None,
     "depth": 5,
 }
 """Defaults of the options that a model string replaces."""
@@ -32,7 +41,7 @@ Precision = Literal["float32", "bfloat16"]
 class Settings(Config):
     """A configuration without open defaults, as `resolve` returns it.
 
-    `block`, `ratio`, `mask_layers` and `depth` are None beside a model string; `layer_scale` None
+    The options that a model string replaces are None beside one; `layer_scale` None
     is the published value for the depth, `data_dir` None the folder of TensorFlow Datasets.
     """
 
@@ -53,8 +62,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
       dataset_name: name of the data set that was loaded.
 
     Returns:
-      The same choice without open defaults; `block`, `ratio`, `mask_layers` and `depth` stay
-      None beside a model string.
+      The same choice without open defaults; what a model string replaces stays None beside one.
 
     Raises:
       InputError: an option out of its range, or options that exclude each other.
@@ -120,29 +128,34 @@ def model_and_plan(config: Config) -> tuple[int, Plan]:
     """The depth of the model and its plan, from the model string or from the single options.
 
     Raises:
-      InputError: a malformed model string or option, both of them, or a rule that is not built.
+      InputError: a malformed model string or option, or both of them.
     """
     backward = check_backward(config.backward)
     check_score(config.score)
     if config.config is not None:
-        for name in ("block", "ratio", "mask_layers", "depth"):
+        for name in _MODEL:
             if getattr(config, name) is not None:
                 raise InputError(
                     f"--config and {_flag(name)} exclude each other: the model string says it all"
                 )
-        depth, plan = parse_model(config.config, backward=backward, score=config.score)
-        for rules in plan.values():
-            check_built(*(rules if isinstance(rules, tuple) else (rules,)))
-        return depth, plan
+        return parse_model(config.config, backward=backward, score=config.score)
     chosen = _model_options(config)
-    rule = BlockMasking(parse_block(chosen["block"]), chosen["ratio"], backward, config.score)
+    masking = BlockMasking(parse_block(chosen["block"]), chosen["ratio"], backward, config.score)
+    rules: list[Rule] = [masking] if masking.ratio else []
+    if chosen["activation"] is not None:
+        rules.append(parse_activation(chosen["activation"]))
+    if chosen["gradient"] is not None:
+        rules.append(parse_gradient(chosen["gradient"], chosen["gradient_method"] or "magnitude"))
+    elif chosen["gradient_method"] is not None:
+        raise InputError("--gradient-method says how --gradient=N:M is done: give that as well")
     kinds = [kind.strip() for kind in chosen["mask_layers"].split(",")]
     for kind in kinds:
         if kind not in LAYER_PATTERNS:
             raise InputError(
                 f"--mask-layers names {kind!r}: choose from {', '.join(LAYER_PATTERNS)}"
             )
-    plan = {LAYER_PATTERNS[kind]: rule for kind in kinds} if rule.ratio else {}
+    kept = rules[0] if len(rules) == 1 else tuple(rules)
+    plan = {LAYER_PATTERNS[kind]: kept for kind in kinds} if rules else {}
     return chosen["depth"], plan
 
 
@@ -163,12 +176,17 @@ def describe_masking(config: Config) -> str:
     """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
     if config.config is not None:
         return f"{config.config.strip()} {config.backward} backward"
-    if not config.ratio:
-        return "dense"
     chosen = _model_options(config)
     block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
     where = "" if layers == _MODEL["mask_layers"] else f" in {layers}"
-    return f"{block} at {config.ratio:g}{where}, {config.backward} backward"
+    words = ["dense"]
+    if config.ratio:
+        words = [f"{block} at {config.ratio:g}{where}, {config.backward} backward"]
+    if config.activation is not None:
+        words.append(f"activations {config.activation}")
+    if config.gradient is not None:
+        words.append(f"gradients {config.gradient} {config.gradient_method or 'magnitude'}")
+    return ", ".join(words)
 
 
 def _model_options(config: Config) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from sparsemlp.augment import Augmentation
 from sparsemlp.plan import block_counts
 from sparsemlp.resmlp import ResMLP
 
-_STREAMS = {"init": 0, "order": 1, "step": 2}
+_STREAMS = {"init": 0, "order": 1, "step": 2, "gradient": 3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,9 @@ class TrainState:
     last_kept: dict[str, Any]
 
 
-def stream_key(seed: int, stream: Literal["init", "order", "step"], index: Any) -> PRNGKeyArray:
+def stream_key(
+    seed: int, stream: Literal["init", "order", "step", "gradient"], index: Any
+) -> PRNGKeyArray:
     """The key of one use of randomness: a function of the seed, the use and its step or epoch."""
     root = jax.random.fold_in(jax.random.key(seed), _STREAMS[stream])
     return jax.random.fold_in(root, index)

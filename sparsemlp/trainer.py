@@ -60,7 +60,7 @@ class Trainer:
           epoch: the epoch, from 0.
           position: steps of this epoch that are done.
           seconds: how long to train, in seconds.
-          masked: whether the plan is obeyed.
+          masked: whether weights are masked.
 
         Returns:
           The state, the steps made, and whether loss and parameters are all finite.

@@ -56,7 +56,7 @@ def train_step(
       state: the state before the step.
       images: raw pixels.
       labels: class indices, int32.
-      masked: whether the plan is obeyed; if not, the step is dense.
+      masked: whether weights are masked; the plan's other rules hold from the first step.
 
     Returns:
       The state after the step.
@@ -78,7 +78,10 @@ def train_step(
             {"params": params, "masks": masks},
             inputs,
             train=True,
-            rngs={"drop_path": drop_path_key},
+            rngs={
+                "drop_path": drop_path_key,
+                "gradient": stream_key(program.seed, "gradient", state.step),
+            },
         )
         return jnp.mean(cross_entropy(logits, targets)), logits
 
@@ -133,7 +136,7 @@ def train_steps(
       start: index into `order` of the first image of the first step, int32.
       n_steps: how many steps, int32.
       batch_size: images in a step.
-      masked: whether the plan is obeyed.
+      masked: whether weights are masked.
 
     Returns:
       The state after the last step, and whether its loss and parameters are all finite.
@@ -165,7 +168,7 @@ def evaluate(
       params: parameters of the model.
       images: raw pixels, in batches.
       labels: class indices, int32; -1 marks a row that does not count.
-      masked: whether the plan is obeyed.
+      masked: whether weights are masked.
     """
     masks = select_masks(params, program.model.plan) if masked else {}
 

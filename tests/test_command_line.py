@@ -91,10 +91,21 @@ def test_a_model_string_excludes_single_options(data, tmp_path, capsys, other):
     assert f"--config and {other.split('=')[0]} exclude each other" in error_line(capsys)
 
 
-@pytest.mark.parametrize("rule", ["sparse 0.5 (2, 2)", "compressed (2, 2)"])
-def test_rules_to_come_are_said_to_be_not_built(data, tmp_path, capsys, rule):
-    assert plain(data, tmp_path / "out", f"--config=ResMLP1 @ XPatch = {rule};") == 2
-    assert "is not built yet" in error_line(capsys)
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--activation=3x2:0.5", "does not divide the activation"),
+        ("--activation=mean:3x1", "pooling window 3x1 does not divide"),
+        ("--gradient=1:3", "does not divide the"),
+        ("--gradient=5:4", "is not N:M"),
+    ],
+)
+def test_a_rule_that_does_not_fit_the_batch_is_said_before_the_run(
+    data, tmp_path, capsys, option, says
+):
+    assert plain(data, tmp_path / "out", "--dim=8", "--depth=1", option) == 2
+    assert says in error_line(capsys)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from sparsemlp import (
-    ActivationPooling,
-    ActivationPruning,
     BlockMask,
     GradientPruning,
     select_blocks,
@@ -332,9 +330,7 @@ def test_operands_meet_in_their_common_dtype_and_gradients_keep_their_own():
         ({"backward": "unmasked"}, ["backward 'unmasked'", "masked, dense, straight_through"]),
         ({"engine": "cuda"}, ["engine 'cuda' is unknown", "auto, cpu, reference"]),
         ({"engine": "mosaic"}, ["engine 'mosaic' is planned", "auto, cpu, reference"]),
-        ({"activation": ActivationPruning((2, 2), 0.5)}, ["ActivationPruning", "not built yet"]),
-        ({"activation": ActivationPooling((2, 2))}, ["ActivationPooling", "not built yet"]),
-        ({"gradient": GradientPruning(2, 4)}, ["GradientPruning", "not built yet"]),
+        ({"gradient": GradientPruning(2, 3)}, ["2:3", "8 entries", "8 % 3 = 2", "2, 4, 8"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

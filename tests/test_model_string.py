@@ -1,11 +1,14 @@
 """Model strings: what they mean, and where a malformed one goes wrong."""
 
+import itertools
+
 import pytest
 
 from sparsemlp import (
     ActivationPooling,
     ActivationPruning,
     BlockMasking,
+    GradientPruning,
     ResMLP,
     parse_model,
 )
@@ -96,6 +99,27 @@ def test_compressed_is_activation_pooling(tail, rule):
     assert rules_for(plan, XPATCH) == {ActivationPooling: rule}
 
 
+@pytest.mark.parametrize(
+    ("tail", "rule"),
+    [
+        ("2:4", GradientPruning(2, 4)),
+        ("1 : 8 rescaled", GradientPruning(1, 8, "rescaled")),
+        ("2:4 random", GradientPruning(2, 4, "random")),
+    ],
+)
+def test_gradient_is_gradient_pruning(tail, rule):
+    _, plan = parse_model(f"ResMLP5 @ XPatch = gradient {tail};")
+    assert rules_for(plan, XPATCH) == {GradientPruning: rule}
+
+
+def test_a_plus_joins_rules_for_different_operands_in_any_order():
+    rules = [BlockMasking((2, 2), 0.5), ActivationPruning((8, 8), 0.7), GradientPruning(2, 4)]
+    words = ["masked 0.5 (2, 2)", "sparse 0.7 (8, 8)", "gradient 2:4"]
+    for order in itertools.permutations(range(3)):
+        _, plan = parse_model(f"ResMLP5 @ XPatch = {' + '.join(words[i] for i in order)};")
+        assert rules_for(plan, XPATCH) == {type(rule): rule for rule in rules}
+
+
 def test_the_plan_belongs_to_a_resmlp():
     depth, plan = parse_model("ResMLP3 @ XPatch = masked 0.5 (2, 2);")
     assert ResMLP(depth=depth, plan=plan) == ResMLP(
@@ -114,8 +138,8 @@ MALFORMED = [
     ("ResMLP5 @ |X|Pach = masked 0.5 (2, 2);", "unknown layer kind 'XPach'"),
     ("ResMLP5 @ |X|Channel3 = masked 0.5 (2, 2);", "unknown layer kind 'XChannel3'"),
     ("ResMLP5 @ XPatch |m|asked 0.5 (2, 2);", "= after the layer kind"),
-    ("ResMLP5 @ XPatch = |m|aksed 0.5 (2, 2);", "masked, sparse or compressed"),
-    ("ResMLP5 @ XPatch = |0|.5 (2, 2);", "a rule: masked, sparse or compressed"),
+    ("ResMLP5 @ XPatch = |m|aksed 0.5 (2, 2);", "masked, sparse, compressed or gradient"),
+    ("ResMLP5 @ XPatch = |0|.5 (2, 2);", "a rule: masked, sparse, compressed or gradient"),
     ("ResMLP5 @ XPatch = masked |(|2, 2);", "the ratio"),
     ("ResMLP5 @ XPatch = masked |-|0.5 (2, 2);", "the ratio"),
     ("ResMLP5 @ XPatch = masked |1|.5 (2, 2);", "outside [0, 1)"),
@@ -128,6 +152,14 @@ MALFORMED = [
     ("ResMLP5 @ XPatch = masked 0.5 (2, 2) |X|Channel = masked 0.3 (1, 1);", "; after the rule"),
     ("ResMLP5 @ XPatch = masked 0.5 (2, 2); |X|Patch = masked 0.3 (1, 1);", "has a rule already"),
     ("ResMLP5 @ XPatch = masked 0.5 (2, 2); |;|", "a layer kind"),
+    ("ResMLP5 @ XPatch = gradient |r|escaled;", "N of N:M"),
+    ("ResMLP5 @ XPatch = gradient 2|;|", ": between N and M"),
+    ("ResMLP5 @ XPatch = gradient |5|:4;", "0 < N <= M"),
+    ("ResMLP5 @ XPatch = gradient |2|:64;", "more than 32"),
+    ("ResMLP5 @ XPatch = gradient |2|:4 largest;", "'largest' is unknown"),
+    ("ResMLP5 @ XPatch = masked 0.5 (2, 2) + |m|asked 0.3 (1, 1);", "the weight has a rule"),
+    ("ResMLP5 @ XPatch = sparse 0.5 (2, 2) + |c|ompressed (2, 2);", "the activation has a rule"),
+    ("ResMLP5 @ XPatch = masked 0.5 (2, 2) +|;|", "a rule: masked"),
     ("ResMLP5 @ XPatch = compressed |0|.5;", "the window"),
     ("ResMLP5 @ XPatch = compressed (2, 2) a b |c|;", "; after the rule"),
     ("ResMLP5 @ XPatch = masked 0.5 (|é|, 2);", "unreadable character"),

@@ -9,7 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsemlp import ActivationPruning, BlockMasking, SparseDense, select_blocks, select_masks
+from sparsemlp import (
+    ActivationPooling,
+    ActivationPruning,
+    BlockMasking,
+    GradientPruning,
+    SparseDense,
+    select_blocks,
+    select_masks,
+    sparse_linear,
+)
 from sparsemlp.errors import InputError
 from sparsemlp.modules import Affine, LayerScale, StochasticDepth
 
@@ -152,10 +161,50 @@ def test_layers_are_equal_and_hash_alike_for_equal_plans():
     assert first != SparseDense(OUT, plan={"kernel": BlockMasking((4, 2), 0.6)})
 
 
-def test_a_rule_that_is_not_built_yet_says_so_in_the_layer_that_got_it():
-    layer = SparseDense(OUT, plan={"kernel": ActivationPruning((2, 2), 0.5)})
-    with pytest.raises(InputError, match=r"ActivationPruning.*not built yet"):
-        layer.init(jax.random.key(0), normal(4, IN))
+def test_the_plan_gives_a_layer_its_activation_and_gradient_rules():
+    rules = (ActivationPruning((2, 2), 0.5), GradientPruning(1, 2))
+    layer = SparseDense(OUT, plan={"kernel": rules})
+    x = normal(4, IN)
+    params = layer.init(jax.random.key(0), x)["params"]
+
+    def by_module(x, params):
+        return jnp.sum(jnp.square(run(layer, {"params": params}, x)))
+
+    def by_operation(x, params):
+        y = sparse_linear(
+            x, params["kernel"], params["bias"], activation=rules[0], gradient=rules[1]
+        )
+        return jnp.sum(jnp.square(y))
+
+    found = jax.grad(by_module, argnums=(0, 1))(x, params)
+    expected = jax.grad(by_operation, argnums=(0, 1))(x, params)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_random_gradient_rule_draws_from_its_stream_and_no_forward_pass_needs_it():
+    layer = SparseDense(OUT, plan={"kernel": GradientPruning(1, 2, "random")})
+    x = normal(4, IN)
+    variables = layer.init(jax.random.key(0), x)
+
+    def dx(**rngs):
+        def total(x):
+            y: Any = layer.apply(variables, x, rngs=rngs)
+            return jnp.sum(y)
+
+        return jax.grad(total)(x)
+
+    layer.apply(variables, x)
+    with pytest.raises(InputError, match="random stream 'gradient'"):
+        dx()
+    first = dx(gradient=jax.random.key(1))
+    np.testing.assert_array_equal(first, dx(gradient=jax.random.key(1)))
+    assert np.any(first != dx(gradient=jax.random.key(2)))
+
+
+def test_an_activation_has_one_rule():
+    rules = (ActivationPruning((2, 2), 0.5), ActivationPooling((2, 2)))
+    with pytest.raises(InputError, match=r"gives kernel both Activ.* kept in one way, remove one"):
+        SparseDense(OUT, plan={"kernel": rules}).init(jax.random.key(0), normal(4, IN))
 
 
 def test_an_affine_layer_scales_and_shifts_each_channel():

@@ -1,13 +1,14 @@
 """Rules: what can be written, and what is refused at once."""
 
 import math
+import re
 from typing import Any
 
 import pytest
 
 from sparsemlp import ActivationPooling, ActivationPruning, BlockMasking, GradientPruning
 from sparsemlp.errors import InputError
-from sparsemlp.rules import check_backward, check_built
+from sparsemlp.rules import check_backward, parse_activation, parse_gradient
 
 
 def test_a_masking_rule_is_masked_backward_and_l2_unless_told():
@@ -65,22 +66,56 @@ def test_n_of_m_keeps_between_one_and_m(n, m):
         GradientPruning(n, m)
 
 
+def test_a_group_has_at_most_32_entries():
+    assert GradientPruning(16, 32).m == 32
+    with pytest.raises(InputError, match="16:33 groups more than 32 entries"):
+        GradientPruning(16, 33)
+
+
 @pytest.mark.parametrize(
-    "rule", [ActivationPruning((2, 2), 0.5), ActivationPooling((2, 2)), GradientPruning(2, 4)]
+    ("text", "rule"),
+    [
+        ("8x8:0.7", ActivationPruning((8, 8), 0.7)),
+        (" 4x1 : .5 ", ActivationPruning((4, 1), 0.5)),
+        ("mean:2x4", ActivationPooling((2, 4))),
+    ],
 )
-def test_rules_that_no_product_uses_say_that_they_are_not_built_yet(rule):
-    with pytest.raises(InputError) as caught:
-        check_built(None, BlockMasking((2, 2), 0.5), rule)
-    assert type(rule).__name__ in str(caught.value)
-    assert "not built yet" in str(caught.value)
+def test_an_activation_rule_is_read(text, rule):
+    assert parse_activation(text) == rule
 
 
-def test_masking_and_no_rule_are_built():
-    check_built(None, BlockMasking((2, 2), 0.5))
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("8x8", "neither ROWSxCOLS:RATIO"),
+        ("8x8:", "neither ROWSxCOLS:RATIO"),
+        ("8:0.5", "block '8' is not ROWSxCOLS"),
+        ("8x8:1.5", "outside [0, 1)"),
+        ("8x8:-0.5", "neither ROWSxCOLS:RATIO"),
+        ("max:2x2", "neither ROWSxCOLS:RATIO"),
+        ("mean:2", "block '2' is not ROWSxCOLS"),
+    ],
+)
+def test_a_malformed_activation_rule_is_named_with_the_forms(text, says):
+    with pytest.raises(InputError, match=re.escape(says)) as caught:
+        parse_activation(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_a_gradient_rule_is_read():
+    assert parse_gradient(" 2:4", "rescaled") == GradientPruning(2, 4, "rescaled")
+
+
+@pytest.mark.parametrize("text", ["2", "2:", "2:4:8", "two:four", "2.0:4"])
+def test_a_malformed_gradient_rule_is_named_with_the_form(text):
+    with pytest.raises(InputError, match=f"gradient rule {text!r} is not N:M: two integers"):
+        parse_gradient(text, "magnitude")
 
 
 def test_an_unknown_way_to_prune_or_pool_is_named_with_the_known_ones(unchecked):
-    with pytest.raises(InputError, match="'largest' is unknown: choose random, magnitude or resc"):
+    with pytest.raises(
+        InputError, match="'largest' is unknown: choose one of random, magnitude, resc"
+    ):
         GradientPruning(2, 4, "largest")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="'max' is unknown: choose mean"):
         ActivationPooling((2, 2), "max")  # pyright: ignore[reportArgumentType]

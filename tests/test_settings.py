@@ -74,7 +74,8 @@ def test_settings_are_complete_and_stay_what_they_are(config, dataset):
     settings = resolve(config, dataset)
     left_open = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) is None}
     beside_a_string = {"block", "ratio", "mask_layers", "depth"}
-    assert left_open == {"data_dir", "layer_scale"} | (
+    rules = {"activation", "gradient", "gradient_method"}
+    assert left_open == {"data_dir", "layer_scale"} | rules | (
         beside_a_string if config.config else {"config"}
     )
     for name in ("cifar10", "digits"):
@@ -184,7 +185,16 @@ def test_out_of_range_is_one_line_with_the_value(chosen, message):
 
 
 @pytest.mark.parametrize(
-    "other", [{"block": "4x4"}, {"ratio": 0.0}, {"mask_layers": "XPatch"}, {"depth": 5}]
+    "other",
+    [
+        {"block": "4x4"},
+        {"ratio": 0.0},
+        {"mask_layers": "XPatch"},
+        {"depth": 5},
+        {"activation": "8x8:0.7"},
+        {"gradient": "2:4"},
+        {"gradient_method": "random"},
+    ],
 )
 def test_a_model_string_excludes_what_it_says_itself(other):
     (name,) = other
@@ -193,13 +203,25 @@ def test_a_model_string_excludes_what_it_says_itself(other):
         resolve(Config(config="ResMLP5", **other), "cifar10")
 
 
-@pytest.mark.parametrize(
-    ("rule", "named"),
-    [("sparse 0.5 (2, 2)", "ActivationPruning"), ("compressed (2, 2)", "ActivationPooling")],
-)
-def test_rules_to_come_parse_and_say_that_they_are_not_built(rule, named):
-    with pytest.raises(InputError, match=rf"{named}.* is not built yet"):
-        resolve(Config(config=f"ResMLP5 @ XPatch = {rule};"), "cifar10")
+def test_options_and_a_model_string_say_the_same_rules():
+    options = Config(
+        block="4x4",
+        ratio=0.5,
+        mask_layers="XPatch",
+        activation="8x8:0.7",
+        gradient="2:4",
+        gradient_method="rescaled",
+    )
+    rules = "masked 0.5 (4, 4) + sparse 0.7 (8, 8) + gradient 2:4 rescaled"
+    string = Config(config=f"ResMLP5 @ XPatch = {rules};")
+    assert model_and_plan(options) == model_and_plan(string)
+    alone = model_and_plan(Config(activation="mean:2x2", mask_layers="XPatch"))
+    assert alone == model_and_plan(Config(config="ResMLP5 @ XPatch = compressed (2, 2);"))
+
+
+def test_a_gradient_method_without_a_gradient_rule_is_refused():
+    with pytest.raises(InputError, match="--gradient-method says how --gradient=N:M is done"):
+        resolve(Config(gradient_method="rescaled"), "cifar10")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +229,11 @@ def test_rules_to_come_parse_and_say_that_they_are_not_built(rule, named):
     [
         (Config(), "dense"),
         (Config(block="4x2", ratio=0.0), "dense"),
+        (Config(activation="8x8:0.7"), "dense, activations 8x8:0.7"),
+        (
+            Config(ratio=0.8, gradient="2:4"),
+            "32x32 at 0.8, masked backward, gradients 2:4 magnitude",
+        ),
         (Config(block=" 4 x 2", ratio=0.5), "4x2 at 0.5, masked backward"),
         (Config(ratio=0.8, backward="dense"), "32x32 at 0.8, dense backward"),
         (

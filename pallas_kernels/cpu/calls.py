@@ -17,7 +17,13 @@ from pallas_kernels.cpu.build import BuildError, build_library
 from pallas_kernels.engine import SparseLayer, Weights
 
 SOURCE = Path(__file__).parent / "native" / "handlers.cc"
-_HANDLERS = ("sparsemlp_multiply", "sparsemlp_gradient", "sparsemlp_mlp", "sparsemlp_mlp_gradient")
+_HANDLERS = (
+    "sparsemlp_multiply",
+    "sparsemlp_gradient",
+    "sparsemlp_compact",
+    "sparsemlp_mlp",
+    "sparsemlp_mlp_gradient",
+)
 
 
 @functools.cache
@@ -86,6 +92,25 @@ def gradient(
     _vmap_in_turn(call)
     dw, db = call(x, dy, kept)
     return dw, db
+
+
+def compact_gradient(
+    values: Float[Array, "k height width"],
+    ids: Int[Array, " k"],
+    dy: Float[Array, "..."],
+    n_in: int,
+    axis: int,
+) -> Float[Array, "in out"]:
+    """`X'^T dy` along an axis, X' given by its kept blocks."""
+    options = {"axis": np.int64(axis)}
+    shape = (n_in, dy.shape[axis])
+
+    @custom_vmap
+    def call(*operands: Array) -> list[Array]:
+        return _call("sparsemlp_compact", [shape], operands, options)
+
+    _vmap_in_turn(call)
+    return call(values, ids, dy)[0]
 
 
 def mlp(

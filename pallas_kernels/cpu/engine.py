@@ -1,5 +1,7 @@
 """Engine `cpu`: native code that reads the kept blocks and nothing else of a kernel."""
 
+from typing import Literal
+
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cpu import calls
@@ -9,6 +11,8 @@ from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
 from pallas_kernels.reference import Reference
 
 DTYPES = ("float32", "bfloat16")
+NARROWEST = 4
+"""Inputs of the narrowest block of an activation for which native code is worth its while."""
 _REFERENCE = Reference()
 
 
@@ -83,6 +87,19 @@ class Cpu(Engine):
         if hands_over(layer):
             return _REFERENCE.parameter_gradients(x, dy, kept, layer)
         return calls.gradient(x, dy, kept, layer, with_bias=True)
+
+    def compact_gradient(
+        self,
+        values: Float[Array, "k height width"],
+        ids: Int[Array, " k"],
+        dy: Float[Array, "..."],
+        n_in: int,
+        axis: Literal[-1, -2],
+    ) -> Float[Array, "in out"]:
+        """`dW = X'^T dy` from the kept blocks of an activation; narrow ones are left to XLA."""
+        if values.shape[2] < NARROWEST:
+            return super().compact_gradient(values, ids, dy, n_in, axis)
+        return calls.compact_gradient(values, ids, dy, n_in, axis)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Any two layers along the features, unless one is left to `Reference`."""

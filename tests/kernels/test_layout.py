@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.layout import dense_mask, kept_grid
+from pallas_kernels.layout import dense_mask, kept_grid, spread_blocks, take_blocks
 
 GRID = (3, 5)
 
@@ -47,3 +47,17 @@ def test_one_program_lays_out_every_set_of_equal_size():
     assert len(traces) == 1
     assert len({np.asarray(mask).tobytes() for mask in masks}) == 3
     assert [int(mask.sum()) for mask in masks] == [8, 8, 8]
+
+
+def test_taken_blocks_are_slices_of_the_matrix_and_spreading_puts_them_back():
+    height, width = 2, 3
+    matrix = np.random.default_rng(0).normal(size=(6, 12)).astype(np.float32)
+    ids = np.array([0, 3, 6, 11], np.int32)
+    taken = np.asarray(take_blocks(jnp.asarray(matrix), jnp.asarray(ids), (height, width)))
+    expected = np.zeros_like(matrix)
+    for block, (i, j) in zip(taken, (divmod(int(n), 4) for n in ids), strict=True):
+        place = np.s_[i * height : (i + 1) * height, j * width : (j + 1) * width]
+        np.testing.assert_array_equal(block, matrix[place])
+        expected[place] = matrix[place]
+    spread = spread_blocks(jnp.asarray(taken), jnp.asarray(ids), matrix.shape)
+    np.testing.assert_array_equal(spread, expected)

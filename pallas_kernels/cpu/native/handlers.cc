@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "checks.h"
+#include "compact.h"
 #include "gradient.h"
 #include "mlp_gradient.h"
 #include "peak.h"
@@ -82,6 +83,44 @@ ffi::Error gradient(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer dy
       kernel_gradient(pool,
                       TokenOperands<T>(data<T>(x), data<T>(dy), call.channels, call.kept.grid),
                       call.n, call.kept, data<T>(*dw), sums);
+    }
+  });
+}
+
+// dw = X'^T dy, X' [n, in] zero but for its kept blocks, values [k, height, width]. Rows of X' are
+// those of dy [..., out], or along the token axis the channels of dy [..., out, channels].
+ffi::Error compact(ffi::ThreadPool threads, ffi::AnyBuffer values, ffi::AnyBuffer ids,
+                   ffi::AnyBuffer dy, ffi::Result<ffi::AnyBuffer> dw, int64_t axis) {
+  const auto shape = dw->dimensions(), blocks = values.dimensions();
+  if (shape.size() != 2) return wrong("dW of shape " + shape_of(*dw) + " is not [in, out]");
+  if (axis != -1 && axis != -2) return wrong("axis " + std::to_string(axis) + " is not -1 or -2");
+  Call call;
+  if (auto error = check_operand("dy", dy, shape[1], axis, &call); error.failure()) return error;
+  const int64_t n = call.n * (axis == -2 ? call.channels : 1);
+  if (blocks.size() != 3 || blocks[1] < 1 || blocks[2] < 1 || n % blocks[1] != 0 ||
+      shape[0] % blocks[2] != 0) {
+    return wrong("blocks of shape " + shape_of(values) + " do not divide the activation [" +
+                 std::to_string(n) + ", " + std::to_string(shape[0]) + "]");
+  }
+  if (ids.element_type() != ffi::S32 || ids.dimensions().size() != 1 ||
+      ids.dimensions()[0] != blocks[0]) {
+    return wrong("the ids of kept blocks must be int32, one for each");
+  }
+  const Compact kept{n, shape[0], blocks[1], blocks[2], ids.typed_data<int32_t>(), blocks[0]};
+  if (!valid(kept)) return wrong("the ids of kept blocks do not ascend within the activation");
+  const auto type = values.element_type();
+  if (dy.element_type() != type || dw->element_type() != type) {
+    return wrong("values, dy and dW must have one dtype");
+  }
+  return with_type(type, [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    const auto run_on = [&](const auto& strips) {
+      compact_gradient(pool_of(threads), kept, data<T>(values), strips, shape[1], data<T>(*dw));
+    };
+    if (axis == -1) {
+      run_on(FeatureStrips<T>{data<T>(dy), shape[1]});
+    } else {
+      run_on(TokenStrips<T>{data<T>(dy), shape[1], call.channels});
     }
   });
 }
@@ -216,6 +255,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_gradient, sparsemlp::gradient,
                                   .Ret<xla::ffi::AnyBuffer>()  // db, or empty
                                   .Attr<int64_t>("rows")
                                   .Attr<int64_t>("cols")
+                                  .Attr<int64_t>("axis"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_compact, sparsemlp::compact,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::ThreadPool>()
+                                  .Arg<xla::ffi::AnyBuffer>()  // values
+                                  .Arg<xla::ffi::AnyBuffer>()  // ids
+                                  .Arg<xla::ffi::AnyBuffer>()  // dy
+                                  .Ret<xla::ffi::AnyBuffer>()  // dw
                                   .Attr<int64_t>("axis"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_mlp, sparsemlp::mlp,

@@ -21,6 +21,7 @@
 #define _mm512_stream_ps(p, v) static_cast<void>(*reinterpret_cast<__m512*>(p) = (v))
 #endif
 
+#include "compact.h"
 #include "gradient.h"
 #include "mlp_gradient.h"
 #include "product.h"
@@ -207,6 +208,67 @@ void check_mlp(const Layer<T>& first, const Layer<T>& second, const std::string&
   });
 }
 
+// dW from the kept blocks of an activation [n, in]: its dropped blocks are zero in the definition.
+template <typename T>
+void check_compact(int64_t height, int64_t width, int64_t down, int64_t across, int64_t out,
+                   int64_t channels, bool tokens, Keep keep) {
+  if (is_left_out()) return;
+  const int64_t n = down * height, in = across * width;
+  // A grid whose outputs are the inputs of this layer: its blocks have the same ids.
+  const Layer<T> activation({n, in, width, height}, keep, false);
+  const Kept blocks = activation.kept();
+  std::vector<T> values(blocks.n * height * width);
+  Numbers x(n * in);
+  for (int64_t s = 0; s < blocks.n; ++s) {
+    for (int64_t r = 0; r < height; ++r) {
+      for (int64_t c = 0; c < width; ++c) {
+        const int64_t row = blocks.down(s) * height + r, column = blocks.across(s) * width + c;
+        const T value = activation.kernel[row * in + column];
+        values[(s * height + r) * width + c] = value;
+        // Along the tokens x is [samples, in, channels], a row the channel of a sample.
+        const int64_t place = tokens ? (row / channels * in + column) * channels + row % channels
+                                     : row * in + column;
+        x[place] = {widen(value), std::abs(widen(value))};
+      }
+    }
+  }
+  const std::vector<T> dy = draw<T>(n * out);
+  const Layer<T> whole({in, out, out ? out : 1, in ? in : 1}, Keep::kAll, false);
+  const int64_t samples = tokens ? n / channels : n;
+  const std::string what = "dw from blocks " + std::to_string(height) + "x" +
+                           std::to_string(width) + " of " + std::to_string(n) + "x" +
+                           std::to_string(in) + (tokens ? " tokens" : " features") + " out " +
+                           std::to_string(out) + " keep " + std::to_string(static_cast<int>(keep));
+  const Compact kept{n, in, height, width, blocks.ids, blocks.n};
+  check<T>(what, {whole.gradient(x, exact(dy), samples, tokens ? channels : 1)},
+           [&](const Pool& pool, auto& to) {
+             if (tokens) {
+               compact_gradient(pool, kept, values.data(), TokenStrips<T>{dy.data(), out, channels},
+                                out, to[0].data());
+             } else {
+               compact_gradient(pool, kept, values.data(), FeatureStrips<T>{dy.data(), out}, out,
+                                to[0].data());
+             }
+           });
+}
+
+template <typename T>
+void check_compacts() {
+  const int64_t shapes[][4] = {{1, 1, 5, 3}, {4, 4, 3, 2},  {8, 8, 9, 4},   {2, 17, 6, 2},
+                               {33, 5, 2, 3}, {8, 32, 200, 1}, {300, 4, 4, 2}, {4, 8, 0, 2}};
+  for (const auto& [height, width, down, across] : shapes) {
+    for (const Keep keep : kKeeps) {
+      for (const int64_t out : {1, 16, 40, 77}) {
+        check_compact<T>(height, width, down, across, out, 1, false, keep);
+        check_compact<T>(height, width, down, across, out, 1, true, keep);
+        if (height * down % 6 == 0) {
+          check_compact<T>(height, width, down, across, out, 6, true, keep);
+        }
+      }
+    }
+  }
+}
+
 constexpr bool kTokens = true, kFeatures = false;
 
 template <typename T>
@@ -267,6 +329,8 @@ int main(int n_arguments, char** arguments) {
   if (n_arguments > 1) sparsemlp::every = std::max(1, std::atoi(arguments[1]));
   sparsemlp::check_layers<float>();
   sparsemlp::check_layers<sparsemlp::BFloat16>();
+  sparsemlp::check_compacts<float>();
+  sparsemlp::check_compacts<sparsemlp::BFloat16>();
   sparsemlp::check_mlps<float>();
   sparsemlp::check_mlps<sparsemlp::BFloat16>();
   std::printf("%lld calls are right, %d lanes\n", static_cast<long long>(sparsemlp::n_calls),

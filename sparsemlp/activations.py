@@ -1,0 +1,190 @@
+"""What is kept of an activation for the backward pass, and the kernel's gradient from it.
+
+The forward product is exact; of x only a compact copy survives to `dW = x^T dy`: its largest blocks
+(Barley & Fröning, arXiv 2311.16883) or the means of its windows (arXiv 2409.11902).
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels import Engine, dense
+from pallas_kernels.layout import spread_blocks, take_blocks
+from sparsemlp.blocks import n_kept_blocks
+from sparsemlp.errors import InputError
+from sparsemlp.rules import ActivationPooling, ActivationPruning
+from sparsemlp.selection import SCORES, largest
+
+Axis = Literal[-1, -2]
+
+
+class CompactActivation(abc.ABC):
+    """What is left of an activation; a pytree of the arrays that are kept."""
+
+    @abc.abstractmethod
+    def kernel_gradient(self, dy: Float[Array, "..."], engine: Engine) -> Float[Array, "in out"]:
+        """`dW = x^T dy` with what was kept in the place of x, along the axis of the layer.
+
+        Args:
+          dy: the gradient of the layer's output.
+          engine: who computes it, where engines differ.
+        """
+
+
+def compact(
+    x: Float[Array, "..."], rule: ActivationPruning | ActivationPooling, axis: Axis
+) -> CompactActivation | None:
+    """Keeps of an activation what its rule says.
+
+    Args:
+      x: `[..., in]`, or `[..., in, channels]` with `axis = -2`.
+      rule: what is kept.
+      axis: the axis that the layer contracts.
+
+    Returns:
+      What is kept, or None where the rule drops nothing: ratio 0, windows of one.
+
+    Raises:
+      InputError: a block or window that does not divide x.
+    """
+    check_activation(rule, x.shape, axis)
+    if isinstance(rule, ActivationPooling):
+        return None if rule.window == (1, 1) else _pool(x, rule, axis)
+    rows = jnp.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
+    n_blocks = math.prod(_grid(rows.shape, rule.block))
+    k = n_kept_blocks(n_blocks, rule.ratio)
+    return None if k == n_blocks else _prune(x, rows, rule, k, axis)
+
+
+def check_activation(
+    rule: ActivationPruning | ActivationPooling, shape: tuple[int, ...], axis: Axis
+) -> None:
+    """Raises InputError unless the blocks or windows of a rule divide an activation."""
+    if isinstance(rule, ActivationPruning):
+        n_in = shape[axis]
+        n_rows = math.prod(shape) // max(1, n_in)
+        sides = (("rows (batch x the other axes)", n_rows), ("features", n_in))
+        if axis == -2:
+            sides = (("rows (batch x channels)", n_rows), ("tokens", n_in))
+        _check_sides("activation block", rule.block, sides)
+        return
+    if len(shape) < 2 or (len(shape) == 2 and axis == -1):
+        if rule.window[0] > 1:
+            raise InputError(
+                f"activation of shape {shape} has no tokens to pool {rule.window[0]} of: "
+                "choose a window (1, FEATURES)"
+            )
+        shape = (1, *shape)
+    _check_sides("pooling window", rule.window, (("tokens", shape[-2]), ("features", shape[-1])))
+
+
+def _check_sides(
+    what: str, block: tuple[int, int], sides: tuple[tuple[str, int], tuple[str, int]]
+) -> None:
+    for size, (name, length) in zip(block, sides, strict=True):
+        if length % size:
+            below = max(d for d in range(1, size) if length % d == 0)
+            raise InputError(
+                f"{what} {block[0]}x{block[1]} does not divide the activation: {length} {name} % "
+                f"{size} = {length % size}; the next smaller side that does is {below}"
+            )
+
+
+def _grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
+    return shape[0] // block[0], shape[1] // block[1]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("values", "ids"), meta_fields=("shape", "axis")
+)
+@dataclasses.dataclass(frozen=True)
+class PrunedActivation(CompactActivation):
+    """The largest blocks of an activation, in block sparse row order (BSR).
+
+    Attributes:
+      values: `[k, rows, cols]`, the kept blocks.
+      ids: int32 `[k]`, where they stand: flat, ascending, row-major over the block grid.
+      shape: of the activation.
+      axis: the axis that the layer contracts: columns of blocks run along it, rows over all others
+        flattened in their order.
+    """
+
+    values: Any
+    ids: Any
+    shape: tuple[int, ...]
+    axis: Axis
+
+    def dense(self) -> Float[Array, "..."]:
+        """The activation in its own shape, zero where blocks were dropped."""
+        n_in = self.shape[self.axis]
+        rows = spread_blocks(self.values, self.ids, (math.prod(self.shape) // n_in, n_in))
+        others = [n for i, n in enumerate(self.shape) if i != len(self.shape) + self.axis]
+        return jnp.moveaxis(rows.reshape(*others, n_in), -1, self.axis)
+
+    def kernel_gradient(self, dy: Float[Array, "..."], engine: Engine) -> Float[Array, "in out"]:
+        """From the kept blocks alone, where the engine can."""
+        return engine.compact_gradient(self.values, self.ids, dy, self.shape[self.axis], self.axis)
+
+
+def _prune(x: Array, rows: Array, rule: ActivationPruning, k: int, axis: Axis) -> PrunedActivation:
+    down, across = _grid(rows.shape, rule.block)
+    height, width = rule.block
+    blocks = rows.reshape(down, height, across, width).swapaxes(1, 2).astype(jnp.float32)
+    score = rule.score if callable(rule.score) else SCORES[rule.score]
+    ids = largest(jax.lax.stop_gradient(score(blocks)).reshape(-1), k)
+    return PrunedActivation(take_blocks(rows, ids, rule.block), ids, x.shape, axis)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("means",), meta_fields=("window", "axis")
+)
+@dataclasses.dataclass(frozen=True)
+class PooledActivation(CompactActivation):
+    """The means of the windows of an activation.
+
+    Attributes:
+      means: `[..., tokens / a, features / b]`.
+      window: `(a, b)`.
+      axis: the axis that the layer contracts.
+    """
+
+    means: Any
+    window: tuple[int, int]
+    axis: Axis
+
+    def kernel_gradient(self, dy: Float[Array, "..."], engine: Engine) -> Float[Array, "in out"]:
+        """What spreading the means back over their windows gives, without spreading them.
+
+        Every row of a window meets the same mean, so dy is summed over the window first; and all
+        inputs of a window get the same gradient.
+        """
+        del engine
+        tokens, features = self.window
+        if self.axis == -1:
+            dw = dense.kernel_gradient(self.means, _sum_windows(dy, -2, tokens), -1)
+            return jnp.repeat(dw, features, axis=0)
+        dw = dense.kernel_gradient(self.means, _sum_windows(dy, -1, features), -2)
+        return jnp.repeat(dw, tokens, axis=0)
+
+
+def _pool(x: Array, rule: ActivationPooling, axis: Axis) -> PooledActivation:
+    tokens, features = rule.window
+    sums = _sum_windows(_sum_windows(x.astype(jnp.float32), -1, features), -2, tokens)
+    means = sums / jnp.asarray(tokens * features, sums.dtype)
+    return PooledActivation(means.astype(x.dtype), rule.window, axis)
+
+
+def _sum_windows(a: Array, axis: int, size: int) -> Array:
+    """Sums of `size` neighbours along an axis, in float32 at least."""
+    if size == 1:
+        return a
+    place = a.ndim + axis
+    shape = (*a.shape[:place], a.shape[place] // size, size, *a.shape[place + 1 :])
+    dtype = jnp.promote_types(a.dtype, jnp.float32)
+    return jnp.sum(a.reshape(shape), axis=place + 1, dtype=dtype).astype(a.dtype)
