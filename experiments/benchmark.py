@@ -1,4 +1,4 @@
-"""Measures speed, each contender against a named baseline in the same run.
+"""Measures speed and memory, each contender against a named baseline in the same run.
 
     python experiments/benchmark.py step
 
@@ -13,6 +13,12 @@ its forward product, its two gradients, and all of them together are, what share
 measured peak the arithmetic of the kept blocks reaches, and what the selection of the blocks costs
 beside it. About three minutes on 2 cores.
 
+    python experiments/benchmark.py memory --model=resmlp_imagenet --batch-size=64
+
+prints what a training step keeps for its backward pass and the memory that XLA plans for it: dense,
+with jax.checkpoint, with each rule for activations and gradients, and with all of them. It
+compiles and runs nothing.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -21,6 +27,7 @@ import sys
 
 import tyro
 from benchmark_linear import measure_linear
+from benchmark_memory import measure_memory
 from benchmark_step import measure_step
 
 from sparsemlp import InputError
@@ -29,7 +36,7 @@ from sparsemlp.errors import SaveError
 
 def main() -> int:
     """Runs the benchmark that the command line names."""
-    benchmarks = {"step": measure_step, "linear": measure_linear}
+    benchmarks = {"step": measure_step, "linear": measure_linear, "memory": measure_memory}
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)
     except (InputError, SaveError) as error:

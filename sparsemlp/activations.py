@@ -8,10 +8,12 @@ import abc
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from pallas_kernels import Engine, dense
@@ -22,6 +24,23 @@ from sparsemlp.rules import ActivationPooling, ActivationPruning
 from sparsemlp.selection import SCORES, largest
 
 Axis = Literal[-1, -2]
+
+_NAME = "compact_activation"
+"""How `jax.checkpoint` knows what is kept of an activation."""
+
+
+def keep_only_compact[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """A function of which the backward pass keeps its inputs and compact activations alone.
+
+    All else is computed again from the inputs when it is needed: what elementwise functions would
+    keep of dense activations, such as the pre-activation of a GELU, costs its product once more.
+    """
+    policy = jax.checkpoint_policies.save_only_these_names(_NAME)
+    return jax.checkpoint(function, policy=policy)
+
+
+def _named(a: Array) -> Array:
+    return checkpoint_name(a, _NAME)
 
 
 class CompactActivation(abc.ABC):
@@ -138,7 +157,8 @@ def _prune(x: Array, rows: Array, rule: ActivationPruning, k: int, axis: Axis) -
     blocks = rows.reshape(down, height, across, width).swapaxes(1, 2).astype(jnp.float32)
     score = rule.score if callable(rule.score) else SCORES[rule.score]
     ids = largest(jax.lax.stop_gradient(score(blocks)).reshape(-1), k)
-    return PrunedActivation(take_blocks(rows, ids, rule.block), ids, x.shape, axis)
+    values = take_blocks(rows, ids, rule.block)
+    return PrunedActivation(_named(values), _named(ids), x.shape, axis)
 
 
 @functools.partial(
@@ -177,7 +197,7 @@ def _pool(x: Array, rule: ActivationPooling, axis: Axis) -> PooledActivation:
     tokens, features = rule.window
     sums = _sum_windows(_sum_windows(x.astype(jnp.float32), -1, features), -2, tokens)
     means = sums / jnp.asarray(tokens * features, sums.dtype)
-    return PooledActivation(means.astype(x.dtype), rule.window, axis)
+    return PooledActivation(_named(means.astype(x.dtype)), rule.window, axis)
 
 
 def _sum_windows(a: Array, axis: int, size: int) -> Array:

@@ -14,6 +14,7 @@ from flax.core import FrozenDict
 from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
+from sparsemlp.activations import keep_only_compact
 from sparsemlp.errors import InputError
 from sparsemlp.mixing import mix_tokens
 from sparsemlp.mlp import sparse_mlp
@@ -31,6 +32,10 @@ class ResMLPBlock(nn.Module):
     """One residual block: token mixing, then a channel MLP.
 
     `x += g1 * XPatch(Affine(x)^T)^T` and `x += g2 * XChannel2(gelu(XChannel1(Affine(x))))`.
+
+    Where the plan has a rule for an activation, the backward pass is given the input of that branch
+    and what the rules keep, nothing else: affine, GELU and layer scale are computed again, and with
+    them the products before them.
 
     Attributes:
       expansion: hidden features over features of the channel MLP.
@@ -50,7 +55,7 @@ class ResMLPBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "batch tokens dim"], *, train: bool
+        self, x: Float[Array, "batch tokens dim"], train: bool
     ) -> Float[Array, "batch tokens dim"]:
         """Maps `[batch, tokens, dim]` to the same shape."""
         tokens, dim = x.shape[-2:]
@@ -73,15 +78,26 @@ class ResMLPBlock(nn.Module):
 
         before, after = scales(1)
         mixing = linear(tokens, axis=-2, name="XPatch").weights(tokens, x.dtype)
-        y = mix_tokens(x, mixing, before=before, after=after, engine=self.engine)
-        x = x + drop_path(y, train=train)
+        mix = functools.partial(
+            mix_tokens, layer=mixing, before=before, after=after, engine=self.engine
+        )
+        mix = mix if mixing.activation is None else keep_only_compact(mix)
+        x = x + drop_path(mix(x), train=train)
         before, after = scales(2)
         first = linear(self.expansion * dim, name="XChannel1").weights(dim, x.dtype)
         second = linear(dim, name="XChannel2").weights(self.expansion * dim, x.dtype)
         mlp = functools.partial(
-            sparse_mlp, x, first, second, before=before, after=after, engine=self.engine
+            sparse_mlp,
+            first=first,
+            second=second,
+            before=before,
+            after=after,
+            residual=not self.drop_path,
+            engine=self.engine,
         )
-        return x + drop_path(mlp(), train=train) if self.drop_path else mlp(residual=True)
+        if first.activation is not None or second.activation is not None:
+            mlp = keep_only_compact(mlp)
+        return x + drop_path(mlp(x), train=train) if self.drop_path else mlp(x)
 
 
 class ResMLP(nn.Module):
@@ -102,6 +118,7 @@ class ResMLP(nn.Module):
       layer_scale: value that the layer scales start from; None is the published one: 0.1 up to
         depth 18, 1e-5 up to depth 24, 1e-6 beyond.
       plan: which parameter gets which rules, see `sparsemlp.plan`.
+      remat: whether the backward pass computes each block again from its input (`jax.checkpoint`).
       engine: who computes masked products.
       dtype: dtype of the computation; parameters and logits are float32.
     """
@@ -116,6 +133,7 @@ class ResMLP(nn.Module):
     drop_path: float = 0.0
     layer_scale: float | None = None
     plan: Plan = FrozenDict()
+    remat: bool = False
     engine: str = "auto"
     dtype: Any = jnp.float32
 
@@ -151,8 +169,9 @@ class ResMLP(nn.Module):
         x = linear(self.dim, kernel_init=_EMBED_INIT, name="embed")(
             patches(images, self.patch_size)
         )
+        block = nn.remat(ResMLPBlock, static_argnums=(2,)) if self.remat else ResMLPBlock
         for index in range(self.depth):
-            x = ResMLPBlock(
+            x = block(
                 self.expansion,
                 _layer_scale(self.depth) if self.layer_scale is None else self.layer_scale,
                 self.drop_path,
@@ -160,7 +179,7 @@ class ResMLP(nn.Module):
                 self.engine,
                 self.dtype,
                 name=f"block_{index}",
-            )(x, train=train)
+            )(x, train)
         x = Affine(self.dtype, name="norm")(x)
         x = jnp.mean(x, axis=-2)
         logits = linear(self.n_classes, kernel_init=_LINEAR_INIT, name="head")(x)

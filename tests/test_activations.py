@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pallas_kernels import ENGINES
-from sparsemlp import ActivationPooling, ActivationPruning
-from sparsemlp.activations import PrunedActivation, compact
+from sparsemlp import ActivationPooling, ActivationPruning, sparse_linear
+from sparsemlp.activations import PrunedActivation, compact, keep_only_compact
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
 
@@ -147,6 +147,26 @@ def test_a_rule_that_drops_nothing_keeps_the_activation_itself(axis, rule):
 def test_a_block_or_window_that_does_not_divide_is_named(rule, axis, says):
     with pytest.raises(InputError, match=says):
         compact(jnp.ones(SHAPE), rule, axis)
+
+
+def test_a_function_keeps_its_inputs_and_compact_activations_alone():
+    x, w = jnp.asarray(normal(8, 16)), jnp.asarray(normal(16, 12, seed=1))
+    rule = ActivationPruning((4, 4), 0.5)
+
+    def branch(x, w):
+        return jnp.tanh(sparse_linear(jnp.tanh(x), w, activation=rule))
+
+    def kept(function):
+        return {leaf.shape for leaf in jax.tree.leaves(jax.vjp(function, x, w)[1])}
+
+    assert (8, 12) in kept(branch)
+    assert kept(keep_only_compact(branch)) == {x.shape, w.shape, (4, 4, 4), (4,)}
+    gradients = [
+        jax.jit(jax.grad(lambda x, w, f=f: jnp.sum(f(x, w)), argnums=(0, 1)))(x, w)
+        for f in (branch, keep_only_compact(branch))
+    ]
+    for a, b in zip(*gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=16 * EPS * float(jnp.max(jnp.abs(a))))
 
 
 def test_rows_without_tokens_are_pooled_over_features_alone():

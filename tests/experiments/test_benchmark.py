@@ -21,6 +21,10 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["linear", "--ratio", "0.5", "1.5"], "1.5"),
         (["linear", "--rounds=0"], "--rounds=0"),
         (["linear", "--backward=half"], "'half'"),
+        (["memory", "--model=resnet"], "--model=resnet"),
+        (["memory", "--batch-size", "8", "0"], "--batch-size=0"),
+        (["memory", "--ratio=1.5"], "1.5"),
+        (["memory", "--block=8"], "'8'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -37,13 +41,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert named in line
 
 
-@pytest.mark.parametrize("name", ["step", "linear"])
+@pytest.mark.parametrize(
+    ("name", "option"), [("step", "--rounds"), ("linear", "--rounds"), ("memory", "--block")]
+)
 def test_every_benchmark_explains_its_options(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, option: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, name, "--help")
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    assert "--rounds" in text
+    assert option in text
     assert "--ratio" in text
