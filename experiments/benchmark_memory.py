@@ -63,6 +63,8 @@ def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
     """The memory of loss and gradients, dense and with the rules for activations."""
     if options.model not in _MODELS:
         raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(_MODELS)}")
+    if not options.batch_size or not options.ratio:
+        raise InputError("--batch-size and --ratio need a value each, one or more")
     for batch in options.batch_size:
         if batch < 1:
             raise InputError(f"--batch-size={batch} is no number of images: at least 1")
@@ -80,6 +82,8 @@ def variants(options: Memory) -> dict[str, Variant]:
     block = parse_block(options.block)
     for ratio in options.ratio:
         check_ratio(ratio)
+        if ratio == 0:
+            raise InputError("--ratio=0 is the dense baseline itself: choose ratios in (0, 1)")
     model = _MODELS[options.model]()
     tokens = (model.image_size // model.patch_size) ** 2
 

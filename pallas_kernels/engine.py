@@ -6,14 +6,12 @@ conformance test.
 
 import abc
 import dataclasses
-import math
 from typing import Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense
-from pallas_kernels.layout import spread_blocks
+from pallas_kernels.layout import spread_activation
 
 Phase = Literal["product", "input_gradient", "kernel_gradient", "mlp"]
 """What an engine can be asked to do with a mask: one of the three products, or a fused pair of
@@ -142,9 +140,9 @@ class Engine(abc.ABC):
           n_in: inputs of the layer.
           axis: the axis that the layer contracts.
         """
-        others = [size for i, size in enumerate(dy.shape) if i != dy.ndim + axis]
-        rows = spread_blocks(values, ids, (math.prod(others), n_in))
-        x = jnp.moveaxis(rows.reshape(*others, n_in), -1, axis)
+        shape = list(dy.shape)
+        shape[axis] = n_in
+        x = spread_activation(values, ids, tuple(shape), axis)
         return dense.kernel_gradient(x, dy, axis)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:

@@ -4,6 +4,9 @@ Ids are flat, ascending and row-major over the block grid `[in / cols, out / row
 `[in, out]` that is cut into blocks `(rows, cols)`, rows over outputs.
 """
 
+import math
+from typing import Literal
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -69,3 +72,24 @@ def spread_blocks(
     across = shape[1] // width
     tiles = jnp.zeros((shape[0] // height, height, across, width), values.dtype)
     return tiles.at[ids // across, :, ids % across].set(values, unique_indices=True).reshape(shape)
+
+
+def spread_activation(
+    values: Float[Array, "k height width"],
+    ids: Int[Array, " k"],
+    shape: tuple[int, ...],
+    axis: Literal[-1, -2],
+) -> Float[Array, "..."]:
+    """An activation from its kept blocks, zero where blocks were dropped.
+
+    Args:
+      values: `[k, height, width]`; columns of blocks run along `axis`, rows over all other axes
+        flattened in their order.
+      ids: int32 `[k]`, as for `take_blocks`.
+      shape: of the activation.
+      axis: the axis that its layer contracts.
+    """
+    n_in = shape[axis]
+    others = [size for i, size in enumerate(shape) if i != len(shape) + axis]
+    rows = spread_blocks(values, ids, (math.prod(others), n_in))
+    return jnp.moveaxis(rows.reshape(*others, n_in), -1, axis)

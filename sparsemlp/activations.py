@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from pallas_kernels import Engine, dense
-from pallas_kernels.layout import spread_blocks, take_blocks
+from pallas_kernels.layout import spread_activation, take_blocks
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
 from sparsemlp.rules import ActivationPooling, ActivationPruning
@@ -141,10 +141,7 @@ class PrunedActivation(CompactActivation):
 
     def dense(self) -> Float[Array, "..."]:
         """The activation in its own shape, zero where blocks were dropped."""
-        n_in = self.shape[self.axis]
-        rows = spread_blocks(self.values, self.ids, (math.prod(self.shape) // n_in, n_in))
-        others = [n for i, n in enumerate(self.shape) if i != len(self.shape) + self.axis]
-        return jnp.moveaxis(rows.reshape(*others, n_in), -1, self.axis)
+        return spread_activation(self.values, self.ids, self.shape, self.axis)
 
     def kernel_gradient(self, dy: Float[Array, "..."], engine: Engine) -> Float[Array, "in out"]:
         """From the kept blocks alone, where the engine can."""

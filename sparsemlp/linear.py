@@ -72,8 +72,9 @@ def sparse_linear(
       `[..., out]`, or `[..., out, channels]` with `axis = -2`.
 
     Raises:
-      InputError: shapes that do not fit each other, an option that is unknown or cannot run here;
-        when differentiated, a rule that does not divide its operand, or a missing key.
+      InputError: shapes that do not fit each other, groups that do not divide the outputs, an
+        option that is unknown or cannot run here; when differentiated, also blocks or windows that
+        do not divide x, or a missing key.
     """
     check_backward(backward)
     check_engine(engine)

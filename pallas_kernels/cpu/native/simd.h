@@ -94,13 +94,6 @@ inline void widen_row(const T* in, int64_t n, float* out) {
   for (; i < n; ++i) out[i] = widen(in[i]);
 }
 
-inline float sum_lanes(Vec v) {
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) v[i] += v[i + half];
-  }
-  return v[0];
-}
-
 // out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns.
 template <typename T>
 inline void transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, float* out,
