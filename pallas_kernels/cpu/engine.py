@@ -12,7 +12,9 @@ from pallas_kernels.reference import Reference
 
 DTYPES = ("float32", "bfloat16")
 NARROWEST = 4
-"""Inputs of the narrowest block of an activation for which native code is worth its while."""
+"""Inputs of the narrowest block of an activation that native code computes. Measured with 8 rows,
+64x256 and 8192 rows of x on a Xeon: from here on it beats the dense product at every ratio from
+0.1; at 2 inputs from 0.5, at 1 from 0.8."""
 _REFERENCE = Reference()
 
 
