@@ -59,6 +59,9 @@ class Engine(abc.ABC):
     name: str
     platforms: tuple[str, ...] = ()
     """Where it is meant to run: there, `auto` says so once if it cannot."""
+    narrowest_kept: int | None = None
+    """Inputs of the narrowest block of an activation of which `compact_gradient` skips the dropped
+    ones; None: it never does."""
 
     @abc.abstractmethod
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:

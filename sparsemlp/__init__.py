@@ -1,7 +1,9 @@
 """Dynamic block-structured sparsity for MLP-like models in JAX and Flax."""
 
 from sparsemlp.blocks import Block, parse_block
+from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
+from sparsemlp.image_modules import SparseConv
 from sparsemlp.linear import sparse_linear
 from sparsemlp.masks import BlockMask
 from sparsemlp.model_string import parse_model
@@ -16,6 +18,7 @@ from sparsemlp.presets import (
     resmlp_s36,
 )
 from sparsemlp.resmlp import ResMLP
+from sparsemlp.resnet import ResNet9
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -37,7 +40,9 @@ __all__ = [
     "Masks",
     "Plan",
     "ResMLP",
+    "ResNet9",
     "Rule",
+    "SparseConv",
     "SparseDense",
     "check_plan",
     "flatten_masks",
@@ -51,5 +56,6 @@ __all__ = [
     "resmlp_s36",
     "select_blocks",
     "select_masks",
+    "sparse_conv",
     "sparse_linear",
 ]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pallas_kernels import Engine, dense
 from pallas_kernels.layout import spread_activation, take_blocks
@@ -39,7 +39,8 @@ def keep_only_compact[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     return jax.checkpoint(function, policy=policy)
 
 
-def _named(a: Array) -> Array:
+def named(a: Float[Array, "..."] | Int[Array, "..."]) -> Array:
+    """An array that `keep_only_compact` keeps."""
     return checkpoint_name(a, _NAME)
 
 
@@ -91,7 +92,7 @@ def check_activation(
         sides = (("rows (batch x the other axes)", n_rows), ("features", n_in))
         if axis == -2:
             sides = (("rows (batch x channels)", n_rows), ("tokens", n_in))
-        _check_sides("activation block", rule.block, sides)
+        check_sides("activation block", rule.block, sides)
         return
     if len(shape) < 2 or (len(shape) == 2 and axis == -1):
         if rule.window[0] > 1:
@@ -100,12 +101,13 @@ def check_activation(
                 "choose a window (1, FEATURES)"
             )
         shape = (1, *shape)
-    _check_sides("pooling window", rule.window, (("tokens", shape[-2]), ("features", shape[-1])))
+    check_sides("pooling window", rule.window, (("tokens", shape[-2]), ("features", shape[-1])))
 
 
-def _check_sides(
+def check_sides(
     what: str, block: tuple[int, int], sides: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
+    """Raises InputError unless a block or window, called `what`, divides two named lengths."""
     for size, (name, length) in zip(block, sides, strict=True):
         if length % size:
             below = max(d for d in range(1, size) if length % d == 0)
@@ -155,7 +157,7 @@ def _prune(x: Array, rows: Array, rule: ActivationPruning, k: int, axis: Axis) -
     score = rule.score if callable(rule.score) else SCORES[rule.score]
     ids = largest(jax.lax.stop_gradient(score(blocks)).reshape(-1), k)
     values = take_blocks(rows, ids, rule.block)
-    return PrunedActivation(_named(values), _named(ids), x.shape, axis)
+    return PrunedActivation(named(values), named(ids), x.shape, axis)
 
 
 @functools.partial(
@@ -184,20 +186,20 @@ class PooledActivation(CompactActivation):
         del engine
         tokens, features = self.window
         if self.axis == -1:
-            dw = dense.kernel_gradient(self.means, _sum_windows(dy, -2, tokens), -1)
+            dw = dense.kernel_gradient(self.means, sum_windows(dy, -2, tokens), -1)
             return jnp.repeat(dw, features, axis=0)
-        dw = dense.kernel_gradient(self.means, _sum_windows(dy, -1, features), -2)
+        dw = dense.kernel_gradient(self.means, sum_windows(dy, -1, features), -2)
         return jnp.repeat(dw, tokens, axis=0)
 
 
 def _pool(x: Array, rule: ActivationPooling, axis: Axis) -> PooledActivation:
     tokens, features = rule.window
-    sums = _sum_windows(_sum_windows(x.astype(jnp.float32), -1, features), -2, tokens)
+    sums = sum_windows(sum_windows(x.astype(jnp.float32), -1, features), -2, tokens)
     means = sums / jnp.asarray(tokens * features, sums.dtype)
-    return PooledActivation(_named(means.astype(x.dtype)), rule.window, axis)
+    return PooledActivation(named(means.astype(x.dtype)), rule.window, axis)
 
 
-def _sum_windows(a: Array, axis: int, size: int) -> Array:
+def sum_windows(a: Array, axis: int, size: int) -> Array:
     """Sums of `size` neighbours along an axis, in float32 at least."""
     if size == 1:
         return a

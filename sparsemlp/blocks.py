@@ -78,6 +78,15 @@ def block_grid(
     return kernel_shape[0] // block[1], kernel_shape[1] // block[0]
 
 
+def matrix_shape(kernel_shape: tuple[int, ...]) -> tuple[int, int]:
+    """The shape `(in, out)` of a kernel as a matrix.
+
+    A convolution's `[down, across, in, out]` is `[down * across * in, out]`, the matrix that
+    multiplies unfolded images.
+    """
+    return math.prod(kernel_shape[:-1]), kernel_shape[-1]
+
+
 def divides(block: Block, kernel_shape: tuple[int, int]) -> bool:
     """Whether a block `(rows, cols)` divides a kernel `(in, out)`."""
     return kernel_shape[0] % block[1] == 0 and kernel_shape[1] % block[0] == 0

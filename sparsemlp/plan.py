@@ -20,6 +20,7 @@ from sparsemlp.blocks import (
     block_grid,
     divides,
     format_block,
+    matrix_shape,
     nearest_blocks,
     why_indivisible,
 )
@@ -120,7 +121,7 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
     Jittable, with the plan static: one compilation serves all steps.
 
     Args:
-      params: nested mapping of arrays, kernels `[in, out]`.
+      params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
       plan: which parameter gets which rules.
 
     Returns:
@@ -147,8 +148,8 @@ def check_plan(params: Mapping[str, Any], plan: Plan) -> None:
       plan: the plan.
 
     Raises:
-      InputError: a pattern matches no parameter or one that is no kernel `[in, out]`, or a block
-        does not divide its kernel.
+      InputError: a pattern matches no parameter or one that is no kernel, or a block does not
+        divide its kernel.
     """
     block_counts(params, plan)
 
@@ -160,7 +161,7 @@ def block_counts(params: Mapping[str, Any], plan: Plan) -> dict[str, int]:
       InputError: as `check_plan`.
     """
     kernels = [
-        ("/".join(path), (kernel.shape[0], kernel.shape[1]), rule.block)
+        ("/".join(path), matrix_shape(kernel.shape), rule.block)
         for path, kernel, rule in _masked_kernels(params, plan)
     ]
     _check_blocks(kernels)
@@ -204,10 +205,10 @@ def _masked_kernels(
         joined = "/".join(path)
         matching = {pattern for pattern in plan if fnmatch.fnmatchcase(joined, pattern)}
         unmatched -= matching
-        if matching and len(leaf.shape) != 2:
+        if matching and not _is_kernel(leaf):
             raise InputError(
                 f"plan pattern {min(matching)!r} matches {joined} of shape {leaf.shape}: rules "
-                "apply to kernels [in, out], end the pattern in /kernel"
+                "apply to kernels [in, out] and [down, across, in, out], end the pattern in /kernel"
             )
         rule = masking_for(plan, path)
         if rule is not None:
@@ -216,8 +217,13 @@ def _masked_kernels(
         known = ", ".join(
             "/".join(str(entry.key) for entry in entries)
             for entries, leaf in jax.tree.leaves_with_path(params)
-            if len(leaf.shape) == 2
+            if _is_kernel(leaf)
         )
         raise InputError(
             f"plan pattern {min(unmatched)!r} matches no parameter: the kernels are {known}"
         )
+
+
+def _is_kernel(leaf: Any) -> bool:
+    """Whether a parameter is that of a linear layer or of a convolution."""
+    return len(leaf.shape) in (2, 4)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sparsemlp.blocks import Block, block_grid, n_kept_blocks
+from sparsemlp.blocks import Block, block_grid, matrix_shape, n_kept_blocks
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask
 
@@ -50,7 +50,7 @@ def check_score(score: str | Score) -> None:
 
 
 def select_blocks(
-    kernel: Float[Array, "in out"],
+    kernel: Float[Array, "*window in out"],
     block: Block,
     ratio: float,
     score: str | Score = "l2",
@@ -62,7 +62,8 @@ def select_blocks(
     index, so exactly k blocks are kept. No gradient flows through the selection.
 
     Args:
-      kernel: `[in, out]`, any float dtype; scores are taken in float32.
+      kernel: `[in, out]`, any float dtype; scores are taken in float32. A convolution's
+        `[down, across, in, out]` counts as the matrix `[down * across * in, out]`.
       block: `(rows, cols)`, rows over outputs, columns over inputs.
       ratio: fraction of blocks to drop, in `[0, 1)`.
       score: a name in `SCORES`, or a function from blocks `[in / cols, out / rows, cols, rows]`
@@ -77,7 +78,7 @@ def select_blocks(
         score is unknown.
     """
     check_score(score)
-    kernel_shape = (kernel.shape[0], kernel.shape[1])
+    kernel_shape = matrix_shape(kernel.shape)
     down, across = block_grid(kernel_shape, block, name)
     n_blocks = down * across
     k = n_kept_blocks(n_blocks, ratio)

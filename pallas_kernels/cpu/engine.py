@@ -27,6 +27,7 @@ class Cpu(Engine):
 
     name = "cpu"
     platforms = ("cpu",)
+    narrowest_kept = NARROWEST
 
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
         """Why not: another platform or dtype, or no compiler; the last with what to install."""

@@ -1,0 +1,114 @@
+"""The three products of a dense convolution, by XLA.
+
+Images are `[batch, height, width, channels]`, kernels `[height, width, in, out]`. Nothing is
+unfolded: XLA has a convolution for each of the three.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float
+
+Padding = tuple[tuple[int, int], tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """How a kernel walks over an image.
+
+    Attributes:
+      strides: pixels from one output to the next, `(down, across)`.
+      padding: rows of zeros above and below, columns of zeros left and right.
+    """
+
+    strides: tuple[int, int]
+    padding: Padding
+
+    def reads_pixels_alone(self, kernel_size: tuple[int, int]) -> bool:
+        """Whether every output depends on one pixel: a linear layer over the channels."""
+        return kernel_size == (1, 1) and self.padding == ((0, 0), (0, 0))
+
+
+def product(
+    x: Float[Array, "batch height width in"],
+    kernel: Float[Array, "down across in out"],
+    geometry: Geometry,
+) -> Float[Array, "batch new_height new_width out"]:
+    """`y[b, p, q, o] = sum_ijc kernel[i, j, c, o] x[b, p s + i - low, q s + j - low, c]`."""
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        geometry.strides,
+        geometry.padding,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+
+
+def input_gradient(
+    dy: Float[Array, "batch new_height new_width out"],
+    kernel: Float[Array, "down across in out"],
+    image: tuple[int, int],
+    geometry: Geometry,
+) -> Float[Array, "batch height width in"]:
+    """The gradient of x, whose images are of the size `image`, from that of y."""
+    shape = (dy.shape[0], *image, kernel.shape[2])
+    (dx,) = jax.linear_transpose(lambda x: product(x, kernel, geometry), _alike(dy, shape))(dy)
+    return dx
+
+
+def kernel_gradient(
+    x: Float[Array, "batch height width in"],
+    dy: Float[Array, "batch new_height new_width out"],
+    kernel_size: tuple[int, int],
+    geometry: Geometry,
+) -> Float[Array, "down across in out"]:
+    """The gradient of the kernel from x and that of y."""
+    shape = (*kernel_size, x.shape[3], dy.shape[3])
+    (dw,) = jax.linear_transpose(lambda w: product(x, w, geometry), _alike(dy, shape))(dy)
+    return dw
+
+
+def _alike(dy: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """An array of some shape that varies over the mesh axes of dy."""
+    own = jax.typeof(dy)
+    sharding = None if own.sharding.mesh.empty else NamedSharding(own.sharding.mesh, P())
+    return jax.ShapeDtypeStruct(
+        shape, dy.dtype, sharding=sharding, manual_axis_type=own.manual_axis_type
+    )
+
+
+def bias_gradient(dy: Float[Array, "batch height width out"]) -> Float[Array, " out"]:
+    """`db`: dy summed over samples and pixels, in float32 at least."""
+    dtype = jnp.promote_types(dy.dtype, jnp.float32)
+    return jnp.sum(dy, axis=(0, 1, 2), dtype=dtype).astype(dy.dtype)
+
+
+def shifted(
+    dy: Float[Array, "batch new_height new_width out"],
+    kernel_size: tuple[int, int],
+    image: tuple[int, int],
+    geometry: Geometry,
+) -> list[Float[Array, "batch height width out"]]:
+    """What each position of a kernel of stride 1 sees of dy, on the pixels of x.
+
+    The kernel's gradient at a position is the product of x, as rows of pixels, and dy so shifted.
+
+    Returns:
+      One array a position, row by row; zero where a pixel of x meets no output there.
+    """
+    sides = [
+        (size - 1 - low, size - 1 - high)
+        for size, (low, high) in zip(kernel_size, geometry.padding, strict=True)
+    ]
+    padded = jax.lax.pad(
+        dy, jnp.zeros((), dy.dtype), [(0, 0, 0), *((a, b, 0) for a, b in sides), (0, 0, 0)]
+    )
+    down, across = kernel_size
+    return [
+        padded[:, down - 1 - i : down - 1 - i + image[0], across - 1 - j :][:, :, : image[1]]
+        for i in range(down)
+        for j in range(across)
+    ]

@@ -1,0 +1,239 @@
+"""The operation for images: a convolution each of whose three products may use a sparse operand."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pallas_kernels import Engine, dense_convolution
+from pallas_kernels.dense_convolution import Geometry
+from sparsemlp.engines import check_engine, choose_compact
+from sparsemlp.errors import InputError
+from sparsemlp.gradient_pruning import check_groups, prune_gradient
+from sparsemlp.image_activations import CompactImage, compact_image, skips
+from sparsemlp.linear import sparse_linear
+from sparsemlp.masks import BlockMask
+from sparsemlp.rules import (
+    ActivationPooling,
+    ActivationPruning,
+    Backward,
+    GradientPruning,
+    check_backward,
+)
+from sparsemlp.varying import varying_alike
+
+Padding = Literal["SAME", "VALID"] | int | Sequence[tuple[int, int]]
+
+
+def sparse_conv(
+    x: Float[Array, "batch height width in"],
+    kernel: Float[Array, "down across in out"],
+    bias: Float[Array, " out"] | None = None,
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: Padding = "SAME",
+    mask: BlockMask | None = None,
+    backward: Backward = "masked",
+    activation: ActivationPruning | ActivationPooling | None = None,
+    gradient: GradientPruning | None = None,
+    engine: str = "auto",
+    rng: PRNGKeyArray | None = None,
+) -> Float[Array, "batch new_height new_width out"]:
+    """A convolution with optional sparsity in each of its operands.
+
+    The products of `sparse_linear`, with x unfolded into its windows and the kernel
+    `[down * across * in, out]` for the weight; nothing is unfolded in memory. A 1x1 kernel without
+    padding is `sparse_linear` itself, along the channels, on every engine. Of a larger one the
+    products with W are XLA's dense convolutions, over a masked kernel if there is a mask; dW from
+    pruned activations skips the dropped blocks where engine `cpu` computes it, which is at stride
+    1, and is otherwise XLA's convolution of the activation with zeros in them.
+
+    Args:
+      x: images, channels last.
+      kernel: `[down, across, in, out]`. x, kernel and bias are brought to their common dtype.
+      bias: `[out]`, or None.
+      strides: pixels from one output to the next, `(down, across)`.
+      padding: `SAME` (outputs are `ceil(size / stride)`), `VALID` (none), pixels on every side, or
+        `((above, below), (left, right))`.
+      mask: the kept blocks of the kernel as a matrix `[down * across * in, out]`. None, or a mask
+        that keeps every block, is dense.
+      backward: what the two products of the backward pass use, as for `sparse_linear`.
+      activation: what is kept of x for dW. Blocks have rows over pixels (batch x height x width)
+        and columns over channels; a pooling window is `(height, width)` in pixels.
+      gradient: how dY is pruned for dX, in groups of output channels; `rescaled` sums over pixels.
+      engine: `auto` or a name in `pallas_kernels.ENGINES`. Only `reference` masks kernels larger
+        than 1x1.
+      rng: key of the gradient method `random`.
+
+    Returns:
+      `[batch, new_height, new_width, out]`.
+
+    Raises:
+      InputError: as `sparse_linear`; or an engine that cannot mask this kernel.
+
+    References:
+      McDanel, Dinh, Magallanes (SDGP) for the gradient rule, Barley and Fröning, arXiv 2409.11902,
+      for pooled activations, both stated for convolutions.
+    """
+    check_backward(backward)
+    check_engine(engine)
+    _check_shapes(x, kernel, bias, mask)
+    size = (kernel.shape[0], kernel.shape[1])
+    geometry = Geometry(strides, _resolved(padding, x.shape[1:3], size, strides))
+    pooled = isinstance(activation, ActivationPooling) and activation.window != (1, 1)
+    if geometry.reads_pixels_alone(size) and not pooled:
+        return sparse_linear(
+            x[:, :: strides[0], :: strides[1]],
+            kernel[0, 0],
+            bias,
+            mask=mask,
+            backward=backward,
+            activation=None if isinstance(activation, ActivationPooling) else activation,
+            gradient=gradient,
+            engine=engine,
+            rng=rng,
+        )
+    if gradient is not None:
+        check_groups(gradient, kernel.shape[3])
+    dtype = jnp.promote_types(x.dtype, kernel.dtype)
+    dtype = dtype if bias is None else jnp.promote_types(dtype, bias.dtype)
+    x, kernel = x.astype(dtype), kernel.astype(dtype)
+    bias = None if bias is None else bias.astype(dtype)
+    masked = mask is not None and mask.n_kept < mask.n_blocks
+    if masked and engine not in ("auto", "reference"):
+        raise InputError(
+            f"engine {engine!r} masks linear layers and 1x1 convolutions, not a {size[0]}x{size[1]}"
+            " kernel: choose auto or reference"
+        )
+    compact_engine = None
+    if activation is not None:
+        compact_engine = choose_compact(engine, (kernel.shape[2], kernel.shape[3]), str(dtype))
+    image = (x.shape[1], x.shape[2])
+    layer = _Layer(geometry, size, image, backward, activation, gradient, compact_engine)
+    kept = mask.dense().reshape(kernel.shape) if mask is not None and masked else None
+    return _convolve(layer, *varying_alike(x, kernel, bias, kept), rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """What is static about a convolution."""
+
+    geometry: Geometry
+    kernel_size: tuple[int, int]
+    image: tuple[int, int]
+    backward: Backward
+    activation: ActivationPruning | ActivationPooling | None
+    gradient: GradientPruning | None
+    engine: Engine | None
+
+    def product(self, x: Array, kernel: Array, bias: Array | None, mask: Array | None) -> Array:
+        """The output, from the masked kernel."""
+        y = dense_convolution.product(x, _masked(kernel, mask), self.geometry)
+        return y if bias is None else y + bias
+
+    def keep(self, x: Array) -> Array | CompactImage:
+        """What the backward pass is given of x."""
+        kept = None if self.activation is None else compact_image(x, self.activation)
+        return x if kept is None else kept
+
+    def kernel_gradient(self, kept: Array | CompactImage, dy: Array) -> Array:
+        """The kernel's gradient from what was kept of x."""
+        if not isinstance(kept, CompactImage):
+            return dense_convolution.kernel_gradient(kept, dy, self.kernel_size, self.geometry)
+        assert self.engine is not None
+        if self.geometry.strides != (1, 1) or not skips(kept, self.engine):
+            x = kept.dense()
+            return dense_convolution.kernel_gradient(x, dy, self.kernel_size, self.geometry)
+        seen = dense_convolution.shifted(dy, self.kernel_size, self.image, self.geometry)
+        positions = [kept.kernel_gradient(own, self.engine) for own in seen]
+        return jnp.stack(positions).reshape(*self.kernel_size, *positions[0].shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _convolve(
+    layer: _Layer,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    mask: Array | None,
+    rng: Array | None,
+) -> Array:
+    del rng
+    return layer.product(x, kernel, bias, mask)
+
+
+def _forward(
+    layer: _Layer,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    mask: Array | None,
+    rng: Array | None,
+) -> tuple[Array, tuple]:
+    return layer.product(x, kernel, bias, mask), (layer.keep(x), kernel, bias, mask, rng)
+
+
+def _backward(layer: _Layer, residuals: tuple, dy: Array) -> tuple:
+    kept, kernel, bias, mask, rng = residuals
+    pruned = dy if layer.gradient is None else prune_gradient(dy, layer.gradient, rng=rng)
+    back = kernel if layer.backward == "dense" else _masked(kernel, mask)
+    dx = dense_convolution.input_gradient(pruned, back, layer.image, layer.geometry)
+    dw = layer.kernel_gradient(kept, dy)
+    if layer.backward == "masked":
+        dw = _masked(dw, mask)
+    db = None if bias is None else dense_convolution.bias_gradient(dy)
+    return dx, dw, db, None, None
+
+
+_convolve.defvjp(_forward, _backward)
+
+
+def _masked(kernel: Array, mask: Array | None) -> Array:
+    return kernel if mask is None else jnp.where(mask, kernel, jnp.zeros_like(kernel))
+
+
+def _resolved(
+    padding: Padding, image: Sequence[int], size: tuple[int, int], strides: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    if isinstance(padding, str):
+        if padding not in ("SAME", "VALID"):
+            raise InputError(f"padding {padding!r} is unknown: SAME, VALID, or numbers of pixels")
+        down, across = jax.lax.padtype_to_pads(tuple(image), size, strides, padding)
+    elif isinstance(padding, int):
+        down = across = (padding, padding)
+    else:
+        down, across = padding
+    sides = (int(down[0]), int(down[1])), (int(across[0]), int(across[1]))
+    if min(min(side) for side in sides) < 0:
+        raise InputError(f"padding {padding} is negative: choose pixels >= 0")
+    for length, window, side in zip(image, size, sides, strict=True):
+        if length + sum(side) < window:
+            raise InputError(
+                f"an image of {image[0]}x{image[1]} pixels is smaller than the kernel "
+                f"{size[0]}x{size[1]}: pad it, or give larger images"
+            )
+    return sides
+
+
+def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: BlockMask | None) -> None:
+    if kernel.ndim != 4:
+        raise InputError(f"kernel of shape {kernel.shape} is not [down, across, in, out]")
+    if x.ndim != 4 or x.shape[3] != kernel.shape[2]:
+        raise InputError(
+            f"x of shape {x.shape} does not fit the kernel {kernel.shape}: it must be [batch, "
+            f"height, width, {kernel.shape[2]}]"
+        )
+    n_out = kernel.shape[3]
+    if bias is not None and bias.shape != (n_out,):
+        raise InputError(f"bias of shape {bias.shape} does not fit {n_out} outputs")
+    matrix = (math.prod(kernel.shape[:3]), n_out)
+    if mask is not None and mask.kernel_shape != matrix:
+        raise InputError(
+            f"the mask is for a kernel [in, out] = {mask.kernel_shape}, not for {kernel.shape}, "
+            f"which as a matrix is {matrix}"
+        )

@@ -1,0 +1,66 @@
+"""The three products of a convolution against unfolded images in NumPy float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import unfolded
+
+from pallas_kernels import dense_convolution
+from pallas_kernels.dense_convolution import Geometry
+
+EPS = np.finfo(np.float32).eps
+X, N_OUT = (2, 5, 6, 3), 4
+CASES = [
+    ((3, 3), Geometry((1, 1), ((1, 1), (1, 1)))),
+    ((2, 3), Geometry((1, 1), ((0, 0), (2, 1)))),
+    ((3, 2), Geometry((2, 3), ((1, 0), (0, 1)))),
+    ((1, 1), Geometry((1, 1), ((0, 0), (0, 0)))),
+]
+EACH = pytest.mark.parametrize(("size", "geometry"), CASES, ids=str)
+
+
+def normal(shape: tuple[int, ...], seed: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def close(actual, expected, n_terms: int, size: float) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=4 * EPS * np.sqrt(n_terms) * size)
+
+
+@EACH
+def test_each_product_is_that_of_unfolded_images(size, geometry):
+    index, outputs = unfolded.windows(X, size, geometry.strides, geometry.padding)
+    x, kernel = normal(X, 0), normal((*size, X[3], N_OUT), 1)
+    dy = normal((*outputs, N_OUT), 2)
+    rows, matrix = unfolded.unfold(x, index), np.float64(kernel).reshape(-1, N_OUT)
+    flat = np.float64(dy).reshape(-1, N_OUT)
+    y = jax.jit(functools.partial(dense_convolution.product, geometry=geometry))(x, kernel)
+    close(y.reshape(-1, N_OUT), rows @ matrix, len(matrix), 10)
+    dx = dense_convolution.input_gradient(dy, kernel, X[1:3], geometry)
+    close(dx, unfolded.fold(flat @ matrix.T, index, X), len(matrix), 10)
+    dw = dense_convolution.kernel_gradient(x, dy, size, geometry)
+    close(dw.reshape(-1, N_OUT), rows.T @ flat, len(rows), 10)
+    close(dense_convolution.bias_gradient(dy), flat.sum(axis=0), len(rows), 4)
+
+
+@pytest.mark.parametrize(
+    ("size", "geometry"), [c for c in CASES if c[1].strides == (1, 1)], ids=str
+)
+def test_the_kernels_gradient_is_a_product_of_pixels_at_each_position(size, geometry):
+    x, dy_shape = normal(X, 0), unfolded.windows(X, size, (1, 1), geometry.padding)[1]
+    dy = normal((*dy_shape, N_OUT), 2)
+    seen = dense_convolution.shifted(dy, size, X[1:3], geometry)
+    assert {a.shape for a in seen} == {(*X[:3], N_OUT)}
+    found = [np.float64(x).reshape(-1, X[3]).T @ np.float64(a).reshape(-1, N_OUT) for a in seen]
+    expected = dense_convolution.kernel_gradient(x, dy, size, geometry)
+    close(np.stack(found).reshape(expected.shape), expected, dy.size, 10)
+
+
+def test_a_kernel_of_one_pixel_without_padding_reads_pixels_alone():
+    plain = Geometry((2, 2), ((0, 0), (0, 0)))
+    assert plain.reads_pixels_alone((1, 1))
+    assert not plain.reads_pixels_alone((1, 2))
+    assert not Geometry((1, 1), ((0, 0), (1, 0))).reads_pixels_alone((1, 1))
