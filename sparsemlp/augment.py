@@ -1,4 +1,4 @@
-"""Augmentation of a batch inside the compiled training step: crop, flip, normalise, mix.
+"""Augmentation of a batch inside the compiled step: crop, flip, normalise, cut out, mix.
 
 Images stay uint8 until they have been moved; only the mixing works on floats. Mixup and CutMix
 are one formula, `weight * image + (1 - weight) * partner`, with the same weight at all pixels
@@ -33,6 +33,8 @@ class Augmentation:
         flip: probability of a horizontal flip, drawn for each image; 0 turns it off.
         crop_padding: black pixels added on every side before a random crop back to the
             image's size, drawn for each image; 0 turns it off.
+        cutout: side of a square of each image that is given the mean colour, in pixels; its place
+            is drawn for each image, wholly inside it; 0 turns it off.
         mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
         cutmix_alpha: the same for CutMix; 0 turns CutMix off.
         mix_probability: share of the batches that are mixed at all.
@@ -46,6 +48,7 @@ class Augmentation:
 
     flip: float = 0.5
     crop_padding: int = 4
+    cutout: int = 0
     mixup_alpha: float = 0.2
     cutmix_alpha: float = 0.8
     mix_probability: float = 1.0
@@ -68,6 +71,11 @@ class Augmentation:
             raise InputError(
                 f"crop_padding={self.crop_padding} is negative: choose a number of pixels > 0, "
                 f"or 0 to turn the crop off"
+            )
+        if self.cutout < 0:
+            raise InputError(
+                f"cutout={self.cutout} is negative: choose the side of a square in pixels, or 0 to "
+                "turn it off"
             )
         if not 0 <= self.label_smoothing < 1:
             raise InputError(
@@ -130,7 +138,7 @@ def augment(
     Float[Array, "batch height width channels"],
     Float32[Array, "batch n_classes"],
 ]:
-    """Crop, flip, normalise and mix one batch; a pure function of the key and the batch.
+    """Crop, flip, normalise, cut out and mix one batch; a pure function of key and batch.
 
     The partner of an image is its mirror position in the batch (`images[::-1]`), so a batch of
     any size can be mixed. Cropping pads the raw pixels with 0, before normalisation.
@@ -150,7 +158,10 @@ def augment(
         smoothed label times lambda plus its partner's times 1 - lambda.
 
     Raises:
-        InputError: as for `normalize`.
+        InputError: as for `normalize`, or a cutout that is larger than the images.
+
+    References:
+        DeVries and Taylor, Cutout, https://arxiv.org/abs/1708.04552
     """
     move_key, mix_key = jax.random.split(key)
     # Fused into one loop with the batch's gather and the mixing, XLA's CPU backend repeats the
@@ -160,10 +171,12 @@ def augment(
     smoothing = augmentation.label_smoothing
     targets = (1 - smoothing) * jax.nn.one_hot(labels, n_classes, dtype=jnp.float32)
     targets = targets + smoothing / n_classes
-    if not augmentation.mixes:
-        return normalize(moved, mean, std, dtype), targets
-    weight, lam = _mixing_weight(mix_key, images.shape[1], images.shape[2], augmentation)
     pixels = normalize(moved, mean, std)
+    if augmentation.cutout > 0:
+        pixels = _cut_out(jax.random.fold_in(move_key, 2), pixels, augmentation.cutout)
+    if not augmentation.mixes:
+        return pixels.astype(dtype), targets
+    weight, lam = _mixing_weight(mix_key, images.shape[1], images.shape[2], augmentation)
     mixed = pixels * weight[:, :, None] + pixels[::-1] * (1 - weight[:, :, None])
     mixed = jax.lax.optimization_barrier(mixed.astype(dtype))
     return mixed, targets * lam + targets[::-1] * (1 - lam)
@@ -189,6 +202,27 @@ def _crop_and_flip(
         flipped = jax.random.bernoulli(flip_key, augmentation.flip, (batch,))
         images = jnp.where(flipped[:, None, None, None], images[:, :, ::-1], images)
     return images
+
+
+def _cut_out(
+    key: PRNGKeyArray, pixels: Float32[Array, "batch height width channels"], side: int
+) -> Float32[Array, "batch height width channels"]:
+    """Zeros, the mean colour of normalised pixels, in a square of each image."""
+    batch, *size = pixels.shape[:3]
+    if side > min(size):
+        raise InputError(
+            f"cutout={side} is larger than the images of {size[0]}x{size[1]} pixels: choose at "
+            f"most {min(size)}"
+        )
+
+    def inside(key: PRNGKeyArray, length: int) -> Bool[Array, "batch length"]:
+        first = jax.random.randint(key, (batch, 1), 0, length - side + 1)
+        position = jnp.arange(length, dtype=jnp.int32)
+        return (position >= first) & (position < first + side)
+
+    rows, columns = (inside(k, n) for k, n in zip(jax.random.split(key), size, strict=True))
+    gone = (rows[:, :, None] & columns[:, None, :])[..., None]
+    return jnp.where(gone, jnp.zeros_like(pixels), pixels)
 
 
 def _mixing_weight(

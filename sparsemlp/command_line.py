@@ -24,6 +24,7 @@ from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import InputError, SaveError
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.progress import Reporter, TalkativeConsole
+from sparsemlp.recipes import recipe
 from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings, describe_masking, resolve
@@ -114,7 +115,8 @@ def _run(arguments: Arguments) -> int:
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     if resumed is not None and dataset.notice is None:
         dataset = dataclasses.replace(dataset, notice=folder.read_environment().get("notice"))
-    title = f"ResMLP {describe_masking(settings)}, {dataset.source}, seed {settings.seed}"
+    model = recipe(settings.model).title
+    title = f"{model} {describe_masking(settings)}, {dataset.source}, seed {settings.seed}"
     run = Run(settings, dataset, folder, title)
     if resumed is None:
         folder.create()
@@ -150,7 +152,9 @@ def _announce(reporter: Reporter, run: Run) -> None:
         masking += f", but dense: --mask-start-epoch={settings.mask_start_epoch} is never reached"
     elif run.density < 1:
         masking += f", density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
-    reporter.say(f"model   ResMLP, {run.parameters:,} parameters, {masking}")
+    reporter.say(
+        f"model   {recipe(settings.model).title}, {run.parameters:,} parameters, {masking}"
+    )
     reporter.say(
         f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "
         f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "

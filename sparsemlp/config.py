@@ -22,45 +22,59 @@ def open_default(metavar: str, default: str) -> Any:
 class Config:
     """Options of a training run; the help text of each is the docstring below it."""
 
+    model: str = "resmlp"
+    """resmlp, or resnet9, trained as its authors did: most defaults below depend on it."""
     block: Annotated[str | None, open_default("ROWSxCOLS", "32x32")] = None
     """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
     ratio: Annotated[float | None, open_default("FLOAT", "0, dense")] = None
     """Fraction of blocks to drop, in [0, 1)."""
-    mask_layers: Annotated[str | None, open_default("KIND,KIND", "XPatch,XChannel")] = None
-    """Layer kinds to mask: XPatch (token mixing), XChannel (or XChannel1, XChannel2). The rules
-    for activations and gradients apply to the same layers."""
+    mask_layers: Annotated[
+        str | None, open_default("KIND,KIND", "XPatch,XChannel; resnet9: Conv")
+    ] = None
+    """Layer kinds to mask: XPatch (token mixing), XChannel (or XChannel1, XChannel2); resnet9: Conv
+    (or Conv2 to Conv8). The rules for activations and gradients apply to the same layers."""
     backward: str = "masked"
     """Backward pass: masked (mask in dX and dW), dense (in neither), straight_through (in dX)."""
     score: str = "l2"
     """What ranks the blocks: l2 (Frobenius norm), spectral (largest singular value), l1."""
     activation: Annotated[str | None, open_default("RULE", "none, kept as it is")] = None
     """What is kept of activations for dW: ROWSxCOLS:RATIO, all blocks but that fraction, as
-    8x8:0.7; or mean:TOKENSxFEATURES, the means of windows, as mean:2x2."""
+    8x8:0.7; or mean:TOKENSxFEATURES (resnet9: mean:HEIGHTxWIDTH), the means of windows, as
+    mean:2x2."""
     gradient: Annotated[str | None, open_default("N:M", "none, all of it")] = None
     """How many of M neighbours of the output gradient are kept for dX, as 2:4."""
     gradient_method: Annotated[str | None, open_default("STR", "magnitude")] = None
     """Which ones: random, magnitude, or rescaled (magnitude, scaled to the lost sum)."""
     config: Annotated[str | None, open_default("TEXT", "none")] = None
-    """Model string instead of --block, --ratio, --mask-layers, --depth, --activation and
+    """resmlp: model string instead of --block, --ratio, --mask-layers, --depth, --activation and
     --gradient; README shows one."""
     mask_start_epoch: Annotated[int | None, open_default("INT", "min(10, epochs // 10)")] = None
     """Epochs that are trained with dense weights before masking starts."""
 
-    epochs: Annotated[int | None, open_default("INT", "200; digits: 30")] = None
+    epochs: Annotated[int | None, open_default("INT", "200; resnet9: 150; digits: 30")] = None
     """Epochs to train."""
-    batch_size: Annotated[int | None, open_default("INT", "128; digits: 32")] = None
+    batch_size: Annotated[int | None, open_default("INT", "128; resnet9: 512; digits: 32")] = None
     """Images in a step."""
-    lr: float = 0.01
+    optimizer: Annotated[str | None, open_default("STR", "adam; resnet9: sgd")] = None
+    """adam, or sgd with momentum 0.9."""
+    schedule: Annotated[str | None, open_default("STR", "cosine; resnet9: triangular")] = None
+    """After the warm-up: cosine, anew each epoch, or triangular, a straight line anew each step."""
+    lr: Annotated[float | None, open_default("FLOAT", "0.01; resnet9: 0.5")] = None
     """Peak learning rate."""
-    min_lr: float = 1e-5
-    """Learning rate that the cosine ends at."""
-    warmup_lr: Annotated[float | None, open_default("FLOAT", "a tenth of --lr")] = None
-    """Learning rate of the first warm-up epoch."""
+    min_lr: Annotated[float | None, open_default("FLOAT", "1e-5; resnet9: 0")] = None
+    """Learning rate that the schedule ends at."""
+    warmup_lr: Annotated[
+        float | None, open_default("FLOAT", "a tenth of --lr; resnet9: 1e-4 of it")
+    ] = None
+    """Learning rate that the warm-up starts at."""
     warmup_epochs: Annotated[
-        int | None, open_default("INT", "min(5, epochs // 10); digits: 1 if there are 2")
+        int | None,
+        open_default(
+            "INT", "min(5, epochs // 10); resnet9: min(5, epochs // 4); digits: 1 if there are 2"
+        ),
     ] = None
     """Epochs of linear warm-up."""
-    weight_decay: float = 1e-4
+    weight_decay: Annotated[float | None, open_default("FLOAT", "1e-4; resnet9: 5e-4")] = None
     """L2 added to the gradient, not on biases and other parameters of rank 1."""
     seed: int = 0
     """Seed of everything random: initial weights, order, augmentation."""
@@ -71,26 +85,30 @@ class Config:
     allow_nan: bool = False
     """Go on when the loss becomes NaN or infinite, instead of stopping with exit code 3."""
 
-    patch_size: int = 4
-    """Height and width of a patch, in pixels."""
-    dim: int = 64
-    """Features of a token."""
+    patch_size: Annotated[int | None, open_default("INT", "4")] = None
+    """resmlp: height and width of a patch, in pixels."""
+    dim: Annotated[int | None, open_default("INT", "64")] = None
+    """resmlp: features of a token."""
     depth: Annotated[int | None, open_default("INT", "5")] = None
-    """Blocks of the model."""
-    expansion: int = 4
-    """Hidden features over features of the channel linears."""
+    """resmlp: blocks of the model."""
+    expansion: Annotated[int | None, open_default("INT", "4")] = None
+    """resmlp: hidden features over features of the channel linears."""
     layer_scale: Annotated[float | None, open_default("FLOAT", "0.1 up to depth 18")] = None
-    """Value that the layer scales start from."""
-    drop_path: float = 0.0
-    """Probability that an image skips a residual branch in training."""
+    """resmlp: value that the layer scales start from."""
+    drop_path: Annotated[float | None, open_default("FLOAT", "0")] = None
+    """resmlp: probability that an image skips a residual branch in training."""
+    width: Annotated[int | None, open_default("INT", "128")] = None
+    """resnet9: channels of the first convolution; the others have two or four times as many."""
 
     flip: Annotated[float | None, open_default("FLOAT", "0.5; digits: 0")] = None
     """Probability of a horizontal flip."""
-    crop_padding: int = 4
+    crop_padding: Annotated[int | None, open_default("INT", "4; resnet9: 2")] = None
     """Pixels of padding before the random crop; 0 for no crop."""
-    mixup: float = 0.2
+    cutout: Annotated[int | None, open_default("INT", "0; resnet9: 4")] = None
+    """Side of a square that is cut out of each image, in pixels; 0 for none."""
+    mixup: Annotated[float | None, open_default("FLOAT", "0.2; resnet9: 0")] = None
     """Alpha of mixup; 0 for none."""
-    cutmix: Annotated[float | None, open_default("FLOAT", "0.8; digits: 0")] = None
+    cutmix: Annotated[float | None, open_default("FLOAT", "0.8; resnet9 and digits: 0")] = None
     """Alpha of CutMix; 0 for none."""
     mix_probability: float = 1.0
     """Probability that a batch is mixed at all."""
@@ -98,6 +116,8 @@ class Config:
     """Probability of CutMix rather than mixup, when both are on."""
     label_smoothing: float = 0.1
     """Share of the target that is spread over all classes."""
+    flip_test: Annotated[bool | None, open_default("True|False", "False; resnet9: True")] = None
+    """Whether a test image is judged by the mean of its logits and those of its mirror image."""
 
     dataset: str = "auto"
     """auto (cifar10 if at hand or downloadable, else digits), cifar10, digits, or FILE.npz."""

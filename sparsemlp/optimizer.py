@@ -1,4 +1,4 @@
-"""Adam with coupled L2, and the learning rate of each epoch."""
+"""Adam and SGD with coupled L2, and their learning rates."""
 
 import math
 from collections.abc import Callable
@@ -7,9 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float32, Int, Int32
+from jaxtyping import Array, Float, Float32, Int, Int32
 
 from sparsemlp.errors import InputError
+
+RateOfStep = Callable[[Any], Any]
+"""Learning rate of an optimizer step, counted from 0; traced."""
 
 
 def learning_rate(
@@ -47,6 +50,48 @@ def learning_rate(
         Loshchilov and Hutter, SGDR, https://arxiv.org/abs/1608.03983, equation 5, with the
         warm-up as in timm's `CosineLRScheduler` (`warmup_prefix=False`).
     """
+    _check_schedule(peak, epochs, warmup_epochs, start, minimum)
+    position = jnp.asarray(epoch).astype(jnp.float32)
+    warming = start + position * ((peak - start) / max(warmup_epochs, 1))
+    angle = jnp.pi * jnp.minimum(position / epochs, 1)
+    cosine = minimum + (peak - minimum) * (1 + jnp.cos(angle)) / 2
+    return jnp.where(position < warmup_epochs, warming, cosine)
+
+
+def triangular_rate(
+    position: int | float | Float[Array, "*shape"],
+    *,
+    peak: float,
+    epochs: int,
+    warmup_epochs: int,
+    start: float,
+    minimum: float,
+) -> Float32[Array, "*shape"]:
+    """A straight line up to the peak and another down to the end of the run.
+
+    Args:
+        position: epochs since the start, with fractions; may be traced.
+        peak: rate at the end of the warm-up.
+        epochs: length of the run; from there on the rate is `minimum`.
+        warmup_epochs: length of the warm-up; 0 for none.
+        start: rate at position 0 if there is a warm-up.
+        minimum: rate at the end.
+
+    Returns:
+        The rate, of the shape of `position`.
+
+    Raises:
+        InputError: as for `learning_rate`.
+    """
+    _check_schedule(peak, epochs, warmup_epochs, start, minimum)
+    places = jnp.asarray([0, warmup_epochs, epochs][warmup_epochs == 0 :], jnp.float32)
+    rates = jnp.asarray([start, peak, minimum][warmup_epochs == 0 :], jnp.float32)
+    return jnp.interp(jnp.asarray(position, jnp.float32), places, rates)
+
+
+def _check_schedule(
+    peak: float, epochs: int, warmup_epochs: int, start: float, minimum: float
+) -> None:
     for name, rate in (("peak", peak), ("start", start), ("minimum", minimum)):
         if not 0 <= rate < math.inf:
             raise InputError(f"{name}={rate} is no learning rate: choose a finite number >= 0")
@@ -57,11 +102,6 @@ def learning_rate(
             f"warmup_epochs={warmup_epochs} does not fit into {epochs} epochs: choose it in "
             f"[0, {epochs}]"
         )
-    position = jnp.asarray(epoch).astype(jnp.float32)
-    warming = start + position * ((peak - start) / max(warmup_epochs, 1))
-    angle = jnp.pi * jnp.minimum(position / epochs, 1)
-    cosine = minimum + (peak - minimum) * (1 + jnp.cos(angle)) / 2
-    return jnp.where(position < warmup_epochs, warming, cosine)
 
 
 def decayed(params: Any) -> Any:
@@ -77,9 +117,8 @@ def decayed(params: Any) -> Any:
 
 
 def adam_with_l2(
-    rate_of_epoch: Callable[[Int32[Array, ""]], Float32[Array, ""]],
+    rate_of_step: RateOfStep,
     *,
-    steps_per_epoch: int,
     weight_decay: float,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -92,9 +131,7 @@ def adam_with_l2(
     rate at each step: Adam normalises whatever gradient is left.
 
     Args:
-        rate_of_epoch: learning rate of an epoch (a `functools.partial` of `learning_rate`);
-            step `s` belongs to epoch `s // steps_per_epoch`.
-        steps_per_epoch: optimizer steps in an epoch, a partial last batch included.
+        rate_of_step: learning rate of a step, see `by_epoch` and `by_step`.
         weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
         b1: decay of the first moment.
         b2: decay of the second moment.
@@ -104,24 +141,76 @@ def adam_with_l2(
         A gradient transformation whose `update` needs the parameters.
 
     Raises:
-        InputError: `steps_per_epoch` is less than 1, or `weight_decay` negative or not finite.
+        InputError: `weight_decay` is negative or not finite.
 
     References:
         Kingma and Ba, Adam, https://arxiv.org/abs/1412.6980, algorithm 1
     """
+    return optax.chain(
+        _l2(weight_decay),
+        _with_standard_promotion(optax.scale_by_adam(b1=b1, b2=b2, eps=eps)),
+        optax.scale_by_learning_rate(rate_of_step),
+    )
+
+
+def sgd_with_l2(
+    rate_of_step: RateOfStep, *, weight_decay: float, momentum: float = 0.9
+) -> optax.GradientTransformation:
+    """Stochastic gradient descent with momentum and weight decay, as in `torch.optim.SGD`.
+
+    Args:
+        rate_of_step: learning rate of a step, see `by_epoch` and `by_step`.
+        weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
+        momentum: share of the last update that is added to the gradient.
+
+    Returns:
+        A gradient transformation whose `update` needs the parameters.
+
+    Raises:
+        InputError: `weight_decay` is negative or not finite.
+    """
+    return optax.chain(
+        _l2(weight_decay),
+        optax.trace(decay=momentum),
+        optax.scale_by_learning_rate(rate_of_step),
+    )
+
+
+def by_epoch(
+    rate_of_epoch: Callable[[Int32[Array, ""]], Float32[Array, ""]], steps_per_epoch: int
+) -> RateOfStep:
+    """A rate that is constant within an epoch; step `s` is of epoch `s // steps_per_epoch`.
+
+    Raises:
+        InputError: `steps_per_epoch` is less than 1.
+    """
+    _check_steps(steps_per_epoch)
+    return lambda step: rate_of_epoch(jnp.asarray(step) // steps_per_epoch)
+
+
+def by_step(
+    rate_of_position: Callable[[Float32[Array, ""]], Float32[Array, ""]], steps_per_epoch: int
+) -> RateOfStep:
+    """A rate that moves at every step; step `s` is at position `s / steps_per_epoch`.
+
+    Raises:
+        InputError: `steps_per_epoch` is less than 1.
+    """
+    _check_steps(steps_per_epoch)
+    return lambda step: rate_of_position(jnp.asarray(step).astype(jnp.float32) / steps_per_epoch)
+
+
+def _check_steps(steps_per_epoch: int) -> None:
     if steps_per_epoch < 1:
         raise InputError(f"steps_per_epoch={steps_per_epoch} makes no epoch: choose at least 1")
+
+
+def _l2(weight_decay: float) -> optax.GradientTransformation:
     if not 0 <= weight_decay < math.inf:
         raise InputError(
             f"weight_decay={weight_decay} would not shrink weights: choose a finite number >= 0"
         )
-    return optax.chain(
-        optax.add_decayed_weights(weight_decay, mask=decayed),
-        _with_standard_promotion(optax.scale_by_adam(b1=b1, b2=b2, eps=eps)),
-        optax.scale_by_learning_rate(
-            lambda step: rate_of_epoch(jnp.asarray(step) // steps_per_epoch)
-        ),
-    )
+    return optax.add_decayed_weights(weight_decay, mask=decayed)
 
 
 def _with_standard_promotion(

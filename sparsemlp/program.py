@@ -8,12 +8,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
-from sparsemlp.optimizer import adam_with_l2, learning_rate
+from sparsemlp.optimizer import (
+    adam_with_l2,
+    by_epoch,
+    by_step,
+    learning_rate,
+    sgd_with_l2,
+    triangular_rate,
+)
 from sparsemlp.plan import Plan, flatten_masks, select_masks
+from sparsemlp.recipes import recipe
 from sparsemlp.resmlp import ResMLP
+from sparsemlp.resnet import ResNet9
 from sparsemlp.rules import BlockMasking, Rule
 from sparsemlp.settings import Settings, augmentation, model_and_plan
 from sparsemlp.train_state import Program, initial_state
@@ -28,61 +38,70 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
     n_images, height, width, channels = dataset.train_images.shape
     if height != width:
         raise InputError(
-            f"{dataset.source} has images of {height}x{width} pixels: ResMLP takes square ones, "
-            "crop or pad them"
+            f"{dataset.source} has images of {height}x{width} pixels: "
+            f"{recipe(settings.model).title} takes square ones, crop or pad them"
         )
     if settings.batch_size > n_images:
         raise InputError(
             f"--batch-size={settings.batch_size} is larger than the {n_images} training images "
             f"of {dataset.source}: choose at most {n_images}"
         )
-    depth, plan = model_and_plan(settings)
     program = Program(
-        model=ResMLP(
-            image_size=height,
-            patch_size=settings.patch_size,
-            channels=channels,
-            dim=settings.dim,
-            depth=depth,
-            expansion=settings.expansion,
-            n_classes=dataset.n_classes,
-            drop_path=settings.drop_path,
-            layer_scale=settings.layer_scale,
-            plan=plan,
-            engine=settings.engine,
-            dtype=jnp.dtype(settings.precision),
-        ),
-        optimizer=adam_with_l2(
-            epoch_learning_rate(settings),
-            steps_per_epoch=math.ceil(n_images / settings.batch_size),
-            weight_decay=settings.weight_decay,
-        ),
+        model=_model(settings, height, channels, dataset.n_classes),
+        optimizer=_optimizer(settings, math.ceil(n_images / settings.batch_size)),
         augmentation=augmentation(settings),
         n_classes=dataset.n_classes,
         mean=dataset.mean,
         std=dataset.std,
         seed=settings.seed,
+        flip_test=settings.flip_test,
     )
     state = jax.eval_shape(lambda: initial_state(program))
     for batch in {settings.batch_size, n_images % settings.batch_size} - {0}:
-        _check_rules(program, state.params, (batch, height, width, channels))
+        _check_rules(program, state, (batch, height, width, channels))
     return program
 
 
-def _check_rules(program: Program, params: Any, shape: tuple[int, ...]) -> None:
+def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -> ResMLP | ResNet9:
+    depth, plan = model_and_plan(settings)
+    common: dict[str, Any] = {
+        "image_size": image_size,
+        "channels": channels,
+        "n_classes": n_classes,
+        "plan": plan,
+        "engine": settings.engine,
+        "dtype": jnp.dtype(settings.precision),
+    }
+    own: dict[str, Any] = {
+        name: getattr(settings, name) for name in recipe(settings.model).architecture
+    }
+    if settings.model == "resnet9":
+        return ResNet9(**common | own)
+    return ResMLP(**common | own | dict[str, Any](depth=depth))
+
+
+def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransformation:
+    paced = by_epoch if settings.schedule == "cosine" else by_step
+    make = adam_with_l2 if settings.optimizer == "adam" else sgd_with_l2
+    rate = paced(epoch_learning_rate(settings), steps_per_epoch)
+    return make(rate, weight_decay=settings.weight_decay)
+
+
+def _check_rules(program: Program, state: Any, shape: tuple[int, ...]) -> None:
     """Raises InputError if rules for activations or gradients do not fit a batch of that shape."""
     rules = [r for value in program.model.plan.values() for r in _several(value)]
     if all(isinstance(rule, BlockMasking) for rule in rules):
         return
 
-    def total(params: Any, images: Any, rng: Any) -> Any:
-        rngs = {"gradient": rng, "drop_path": rng}
-        logits: Any = program.model.apply({"params": params}, images, train=True, rngs=rngs)
+    def total(params: Any, batch_stats: Any, images: Any, rng: Any) -> Any:
+        variables = {"params": params, "batch_stats": batch_stats}
+        logits, _ = program.train_logits(variables, images, {"gradient": rng, "drop_path": rng})
         return jnp.sum(logits)
 
     images = jax.ShapeDtypeStruct(shape, jnp.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
     try:
-        jax.eval_shape(jax.grad(total), params, images, jax.eval_shape(lambda: jax.random.key(0)))
+        jax.eval_shape(jax.grad(total), state.params, state.batch_stats, images, key)
     except InputError as error:
         raise InputError(f"with a batch of {shape[0]} images: {error}") from error
 
@@ -92,9 +111,9 @@ def _several(rules: Rule | tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 def epoch_learning_rate(settings: Settings) -> Any:
-    """The learning rate as a function of the epoch, from 0."""
+    """The learning rate as a function of the epoch, from 0; by a triangle of fractions as well."""
     return functools.partial(
-        learning_rate,
+        learning_rate if settings.schedule == "cosine" else triangular_rate,
         peak=settings.lr,
         epochs=settings.epochs,
         warmup_epochs=settings.warmup_epochs,

@@ -206,6 +206,7 @@ class Run:
         state = TrainState(
             step=state.step,
             params=state.params,
+            batch_stats=state.batch_stats,
             optimizer=state.optimizer,
             totals=no_totals(),
             activity=state.activity,

@@ -12,8 +12,9 @@ from sparsemlp.blocks import format_block, parse_block
 from sparsemlp.config import Config
 from sparsemlp.engines import check_engine
 from sparsemlp.errors import InputError
-from sparsemlp.model_string import LAYER_PATTERNS, parse_model
+from sparsemlp.model_string import parse_model
 from sparsemlp.plan import Plan
+from sparsemlp.recipes import RECIPES, recipe
 from sparsemlp.rules import (
     BlockMasking,
     Rule,
@@ -23,35 +24,48 @@ from sparsemlp.rules import (
 )
 from sparsemlp.selection import check_score
 
-_MODEL: dict[str, Any] = {
+_RULES: dict[str, Any] = {
     "block": "32x32",
     "ratio": 0.0,
-    "mask_layers": "XPatch,XChannel",
     "activation": None,
     "gradient": None,
     "gradient_method": None,
-    "depth": 5,
 }
-"""Defaults of the options that a model string replaces."""
+"""Defaults of the options that say the rules."""
+
+_REPLACED = (*_RULES, "mask_layers", "depth")
+"""The options that a model string replaces."""
 
 Precision = Literal["float32", "bfloat16"]
+Optimizer = Literal["adam", "sgd"]
+Schedule = Literal["cosine", "triangular"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Config):
     """A configuration without open defaults, as `resolve` returns it.
 
-    The options that a model string replaces are None beside one; `layer_scale` None
-    is the published value for the depth, `data_dir` None the folder of TensorFlow Datasets.
+    The options that a model string replaces are None beside one, and so are the architecture
+    options of the other model; `layer_scale` None is the published value for the depth, `data_dir`
+    None the folder of TensorFlow Datasets.
     """
 
     epochs: int = 200
     batch_size: int = 128
+    mask_start_epoch: int = 10
+    optimizer: str = "adam"
+    schedule: str = "cosine"
+    lr: float = 0.01
+    min_lr: float = 1e-5
     warmup_lr: float = 1e-3
     warmup_epochs: int = 5
-    mask_start_epoch: int = 10
+    weight_decay: float = 1e-4
     flip: float = 0.5
+    crop_padding: int = 4
+    cutout: int = 0
+    mixup: float = 0.2
     cutmix: float = 0.8
+    flip_test: bool = False
 
 
 def resolve(config: Config, dataset_name: str) -> Settings:
@@ -67,20 +81,26 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     Raises:
       InputError: an option out of its range, or options that exclude each other.
     """
+    chosen = recipe(config.model)
     digits = dataset_name == "digits"
-    epochs = _default(config.epochs, 30 if digits else 200)
-    warmup_epochs = min(1, epochs // 2) if digits else min(5, epochs // 10)
-    changes: dict[str, Any] = {
+    epochs = _default(config.epochs, 30 if digits else chosen.epochs)
+    warmup_epochs = min(1, epochs // 2) if digits else min(5, epochs // chosen.warmup)
+    training = dict(chosen.training) | ({"flip": 0.0, "cutmix": 0.0} if digits else {})
+    changes = {name: _default(getattr(config, name), value) for name, value in training.items()}
+    changes |= {
         "epochs": epochs,
-        "batch_size": _default(config.batch_size, 32 if digits else 128),
-        "warmup_lr": _default(config.warmup_lr, config.lr / 10),
+        "batch_size": _default(config.batch_size, 32 if digits else chosen.batch_size),
+        "warmup_lr": _default(config.warmup_lr, changes["lr"] * chosen.warmup_rate),
         "warmup_epochs": _default(config.warmup_epochs, warmup_epochs),
         "mask_start_epoch": _default(config.mask_start_epoch, min(10, epochs // 10)),
-        "flip": _default(config.flip, 0.0 if digits else 0.5),
-        "cutmix": _default(config.cutmix, 0.0 if digits else 0.8),
+    }
+    changes |= {
+        name: _default(getattr(config, name), value)
+        for name, value in chosen.architecture.items()
+        if config.config is None or name not in _REPLACED
     }
     if config.config is None:
-        changes |= _model_options(config)
+        changes |= _rule_options(config)
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings = Settings(**(values | changes))
     check(settings)
@@ -92,6 +112,7 @@ def check(config: Settings) -> None:
     model_and_plan(config)
     augmentation(config)
     check_engine(config.engine)
+    _check_names(config)
     for name, least in (
         ("epochs", 1),
         ("batch_size", 1),
@@ -101,6 +122,7 @@ def check(config: Settings) -> None:
         ("dim", 1),
         ("depth", 1),
         ("expansion", 1),
+        ("width", 1),
     ):
         value = getattr(config, name)
         if value is not None and value < least:
@@ -117,15 +139,29 @@ def check(config: Settings) -> None:
         )
     if not 0 <= config.seed < 2**32:
         raise InputError(f"--seed={config.seed} is outside [0, 2**32)")
-    if not 0 <= config.drop_path < 1:
+    if config.drop_path is not None and not 0 <= config.drop_path < 1:
         raise InputError(f"--drop-path={config.drop_path} is outside [0, 1)")
-    if config.precision not in get_args(Precision):
-        known = ", ".join(get_args(Precision))
-        raise InputError(f"--precision={config.precision} is unknown: choose one of {known}")
 
 
-def model_and_plan(config: Config) -> tuple[int, Plan]:
+def _check_names(config: Settings) -> None:
+    for name, kind in (("precision", Precision), ("optimizer", Optimizer), ("schedule", Schedule)):
+        if getattr(config, name) not in get_args(kind):
+            raise InputError(
+                f"{_flag(name)}={getattr(config, name)} is unknown: choose one of "
+                f"{', '.join(get_args(kind))}"
+            )
+    own = recipe(config.model).architecture
+    for model, other in RECIPES.items():
+        for name in (*other.architecture, *(("config",) if model == "resmlp" else ())):
+            foreign = model != config.model and name not in own
+            if foreign and getattr(config, name) is not None:
+                raise InputError(f"{_flag(name)} is an option of --model={model}: leave it out")
+
+
+def model_and_plan(config: Config) -> tuple[int | None, Plan]:
     """The depth of the model and its plan, from the model string or from the single options.
+
+    The depth is None for a model that has but one.
 
     Raises:
       InputError: a malformed model string or option, or both of them.
@@ -133,13 +169,13 @@ def model_and_plan(config: Config) -> tuple[int, Plan]:
     backward = check_backward(config.backward)
     check_score(config.score)
     if config.config is not None:
-        for name in _MODEL:
+        for name in _REPLACED:
             if getattr(config, name) is not None:
                 raise InputError(
                     f"--config and {_flag(name)} exclude each other: the model string says it all"
                 )
         return parse_model(config.config, backward=backward, score=config.score)
-    chosen = _model_options(config)
+    chosen, patterns = _rule_options(config), recipe(config.model).layer_patterns
     masking = BlockMasking(parse_block(chosen["block"]), chosen["ratio"], backward, config.score)
     rules: list[Rule] = [masking] if masking.ratio else []
     if chosen["activation"] is not None:
@@ -150,13 +186,11 @@ def model_and_plan(config: Config) -> tuple[int, Plan]:
         raise InputError("--gradient-method says how --gradient=N:M is done: give that as well")
     kinds = [kind.strip() for kind in chosen["mask_layers"].split(",")]
     for kind in kinds:
-        if kind not in LAYER_PATTERNS:
-            raise InputError(
-                f"--mask-layers names {kind!r}: choose from {', '.join(LAYER_PATTERNS)}"
-            )
+        if kind not in patterns:
+            raise InputError(f"--mask-layers names {kind!r}: choose from {', '.join(patterns)}")
     kept = rules[0] if len(rules) == 1 else tuple(rules)
-    plan = {LAYER_PATTERNS[kind]: kept for kind in kinds} if rules else {}
-    return chosen["depth"], plan
+    plan = {patterns[kind]: kept for kind in kinds} if rules else {}
+    return _default(config.depth, recipe(config.model).architecture.get("depth")), plan
 
 
 def augmentation(config: Settings) -> Augmentation:
@@ -164,6 +198,7 @@ def augmentation(config: Settings) -> Augmentation:
     return Augmentation(
         flip=config.flip,
         crop_padding=config.crop_padding,
+        cutout=config.cutout,
         mixup_alpha=config.mixup,
         cutmix_alpha=config.cutmix,
         mix_probability=config.mix_probability,
@@ -176,9 +211,9 @@ def describe_masking(config: Config) -> str:
     """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
     if config.config is not None:
         return f"{config.config.strip()} {config.backward} backward"
-    chosen = _model_options(config)
+    chosen = _rule_options(config)
     block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
-    where = "" if layers == _MODEL["mask_layers"] else f" in {layers}"
+    where = "" if layers == recipe(config.model).mask_layers else f" in {layers}"
     words = ["dense"]
     if config.ratio:
         words = [f"{block} at {config.ratio:g}{where}, {config.backward} backward"]
@@ -189,8 +224,9 @@ def describe_masking(config: Config) -> str:
     return ", ".join(words)
 
 
-def _model_options(config: Config) -> dict[str, Any]:
-    return {name: _default(getattr(config, name), value) for name, value in _MODEL.items()}
+def _rule_options(config: Config) -> dict[str, Any]:
+    defaults = _RULES | {"mask_layers": recipe(config.model).mask_layers}
+    return {name: _default(getattr(config, name), value) for name, value in defaults.items()}
 
 
 def _default[T](value: T | None, default: T) -> T:

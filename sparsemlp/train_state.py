@@ -11,11 +11,12 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sparsemlp.augment import Augmentation
 from sparsemlp.plan import block_counts
 from sparsemlp.resmlp import ResMLP
+from sparsemlp.resnet import ResNet9
 
 _STREAMS = {"init": 0, "order": 1, "step": 2, "gradient": 3}
 
@@ -32,20 +33,58 @@ class Program:
       mean: mean of each channel, of pixels scaled to 0..1.
       std: standard deviation of each channel, on the same scale.
       seed: seed of everything random.
+      flip_test: whether a test image is judged together with its mirror image.
     """
 
-    model: ResMLP
+    model: ResMLP | ResNet9
     optimizer: optax.GradientTransformation
     augmentation: Augmentation
     n_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     seed: int
+    flip_test: bool = False
+
+    def train_logits(
+        self,
+        variables: dict[str, Any],
+        inputs: Float[Array, "batch height width channels"],
+        rngs: dict[str, PRNGKeyArray],
+    ) -> tuple[Array, Any]:
+        """The logits of a training step, and the batch statistics after it.
+
+        Args:
+          variables: `params`, `masks` and `batch_stats`.
+          inputs: normalised images.
+          rngs: keys of the streams `drop_path` and `gradient`.
+        """
+        logits, changed = self.model.apply(
+            variables, inputs, train=True, rngs=rngs, mutable=["batch_stats"]
+        )
+        return logits, changed.get("batch_stats", {})
+
+    def test_logits(
+        self, variables: dict[str, Any], inputs: Float[Array, "batch height width channels"]
+    ) -> Array:
+        """The logits of test images, with `flip_test` the mean over each and its mirror image."""
+        logits: Any = self.model.apply(variables, inputs)
+        if not self.flip_test:
+            return logits
+        mirrored: Any = self.model.apply(variables, inputs[:, :, ::-1])
+        return (logits + mirrored) / 2
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("step", "params", "optimizer", "totals", "activity", "last_kept"),
+    data_fields=(
+        "step",
+        "params",
+        "batch_stats",
+        "optimizer",
+        "totals",
+        "activity",
+        "last_kept",
+    ),
     meta_fields=(),
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +94,7 @@ class TrainState:
     Attributes:
       step: int32, steps done.
       params: parameters of the model.
+      batch_stats: running statistics of its batch normalisations; empty if it has none.
       optimizer: state of the optimizer.
       totals: sums over the images of the current epoch: `loss` float32, `top1`, `top5`, `images`
         int32.
@@ -65,6 +105,7 @@ class TrainState:
 
     step: Any
     params: Any
+    batch_stats: Any
     optimizer: Any
     totals: dict[str, Any]
     activity: dict[str, Any]
@@ -91,11 +132,13 @@ def initial_state(program: Program) -> TrainState:
     """The state before the first step."""
     model = program.model
     images = jnp.zeros((1, model.image_size, model.image_size, model.channels), jnp.float32)
-    params = model.init(stream_key(program.seed, "init", 0), images)["params"]
+    variables = model.init(stream_key(program.seed, "init", 0), images)
+    params = variables["params"]
     blocks = block_counts(params, model.plan)
     return TrainState(
         step=jnp.int32(0),
         params=params,
+        batch_stats=variables.get("batch_stats", {}),
         optimizer=program.optimizer.init(params),
         totals=no_totals(),
         activity={path: jnp.zeros(n, jnp.int32) for path, n in blocks.items()},

@@ -91,7 +91,7 @@ class Trainer:
 
     def evaluate(self, state: TrainState, *, masked: bool) -> Evaluation:
         """Evaluates the parameters of a state on the whole test set."""
-        return evaluate(self._program, state.params, *self._test, masked=masked)
+        return evaluate(self._program, state.params, state.batch_stats, *self._test, masked=masked)
 
     def _size(self, position: int) -> int:
         return self._batch_size if position < self._n_whole else self._rest

@@ -73,19 +73,19 @@ def train_step(
     )
     masks = select_masks(state.params, program.model.plan) if masked else {}
 
-    def mean_loss(params: Any) -> tuple[Array, Array]:
-        logits: Any = program.model.apply(
-            {"params": params, "masks": masks},
-            inputs,
-            train=True,
-            rngs={
-                "drop_path": drop_path_key,
-                "gradient": stream_key(program.seed, "gradient", state.step),
-            },
-        )
-        return jnp.mean(cross_entropy(logits, targets)), logits
+    rngs = {
+        "drop_path": drop_path_key,
+        "gradient": stream_key(program.seed, "gradient", state.step),
+    }
 
-    (loss, logits), gradients = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+    def mean_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
+        variables = {"params": params, "masks": masks, "batch_stats": state.batch_stats}
+        logits, batch_stats = program.train_logits(variables, inputs, rngs)
+        return jnp.mean(cross_entropy(logits, targets)), (logits, batch_stats)
+
+    (loss, (logits, batch_stats)), gradients = jax.value_and_grad(mean_loss, has_aux=True)(
+        state.params
+    )
     updates, optimizer = program.optimizer.update(gradients, state.optimizer, state.params)
     likeliest = jnp.argmax(targets, axis=-1).astype(jnp.int32)
     batch = images.shape[0]
@@ -103,6 +103,7 @@ def train_step(
     return TrainState(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
+        batch_stats=batch_stats,
         optimizer=optimizer,
         totals=totals,
         activity=activity,
@@ -156,6 +157,7 @@ def train_steps(
 def evaluate(
     program: Program,
     params: Any,
+    batch_stats: Any,
     images: UInt8[Array, "batches batch height width channels"],
     labels: Int[Array, "batches batch"],
     *,
@@ -166,6 +168,7 @@ def evaluate(
     Args:
       program: what to evaluate.
       params: parameters of the model.
+      batch_stats: running statistics of its batch normalisations; empty if it has none.
       images: raw pixels, in batches.
       labels: class indices, int32; -1 marks a row that does not count.
       masked: whether weights are masked.
@@ -175,13 +178,17 @@ def evaluate(
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array]:
         images, labels = batch
         inputs = normalize(images, program.mean, program.std)
-        logits: Any = program.model.apply({"params": params, "masks": masks}, inputs)
+        logits = program.test_logits(
+            {"params": params, "masks": masks, "batch_stats": batch_stats}, inputs
+        )
         return _count(top_k_correct(logits, labels, 1)), _count(top_k_correct(logits, labels, 5))
 
     top1, top5 = jax.lax.map(count, (images, labels))
     found = flatten_masks(masks)
     squares = [
-        jnp.sum(jnp.where(mask.dense(), 0.0, jnp.square(_at(params, path))))
+        jnp.sum(
+            jnp.where(mask.dense(), 0.0, jnp.square(_at(params, path).reshape(mask.kernel_shape)))
+        )
         for path, mask in found.items()
     ]
     return Evaluation(

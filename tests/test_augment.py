@@ -1,5 +1,6 @@
 """Augmentation: what leaves, what stays, and in which proportion it happens."""
 
+import dataclasses
 import functools
 import math
 
@@ -150,6 +151,27 @@ def test_crop_pads_with_black_before_normalisation():
 def lambdas(targets: jax.Array) -> np.ndarray:
     """Lambda of each batch, from the targets of distinct labels without smoothing."""
     return np.asarray(targets[:, 0, 0])
+
+
+def test_cutout_gives_a_square_of_each_image_the_mean_colour_wherever_it_fits():
+    images, labels = batch()
+    cut = dataclasses.replace(OFF, cutout=3)
+    results, _ = compiled(cut, many=True)(keys(100), images, labels)
+    plain, _ = compiled(OFF)(jax.random.key(0), images, labels)
+    gone = np.asarray(results == 0).all(axis=-1)
+    assert not np.asarray(plain == 0).all(axis=-1).any()
+    assert (gone.sum(axis=(2, 3)) == 9).all()
+    assert (gone.any(axis=3).sum(axis=2) == 3).all()
+    assert (gone.any(axis=2).sum(axis=2) == 3).all()
+    np.testing.assert_array_equal(results, np.where(gone[..., None], 0, plain))
+    corners = {(int(i[0]), int(j[0])) for i, j in map(np.nonzero, gone.reshape(-1, 8, 6))}
+    assert corners == {(i, j) for i in range(6) for j in range(4)}
+
+
+def test_a_cutout_larger_than_the_images_is_refused():
+    images, labels = batch()
+    with pytest.raises(InputError, match="cutout=7 is larger than the images of 8x6 pixels"):
+        compiled(dataclasses.replace(OFF, cutout=7))(jax.random.key(0), images, labels)
 
 
 def test_mixup_blends_image_and_label_with_the_reversed_batch_by_one_lambda():

@@ -17,6 +17,7 @@ from sparsemlp.train_state import TrainState, no_totals
 def state(value: float) -> TrainState:
     return TrainState(
         step=jnp.int32(value),
+        batch_stats={},
         params={"x": jnp.full(3, value)},
         optimizer=(),
         totals=no_totals(),

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,15 @@ import optax
 import pytest
 
 from sparsemlp.errors import InputError
-from sparsemlp.optimizer import adam_with_l2, decayed, learning_rate
+from sparsemlp.optimizer import (
+    adam_with_l2,
+    by_epoch,
+    by_step,
+    decayed,
+    learning_rate,
+    sgd_with_l2,
+    triangular_rate,
+)
 
 THESIS = {"peak": 0.01, "epochs": 200, "warmup_epochs": 5, "start": 1e-3, "minimum": 1e-5}
 EPS = float(np.finfo(np.float32).eps)
@@ -68,11 +77,8 @@ def test_several_steps_equal_adam_with_l2_by_hand():
     gradients = [{n: rng.normal(size=v.shape) for n, v in values.items()} for _ in range(steps)]
 
     params = {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
-    optimizer = adam_with_l2(
-        functools.partial(learning_rate, **schedule),
-        steps_per_epoch=steps_per_epoch,
-        weight_decay=weight_decay,
-    )
+    rate = by_epoch(functools.partial(learning_rate, **schedule), steps_per_epoch)
+    optimizer = adam_with_l2(rate, weight_decay=weight_decay)
 
     @jax.jit
     def step(params, state, gradient):
@@ -101,7 +107,7 @@ def test_several_steps_equal_adam_with_l2_by_hand():
 
 def test_a_dropped_weight_still_moves_by_about_the_learning_rate():
     params = {"kernel": jnp.full((2, 2), 0.5)}
-    optimizer = adam_with_l2(lambda epoch: jnp.float32(0.01), steps_per_epoch=1, weight_decay=1e-4)
+    optimizer = adam_with_l2(lambda step: jnp.float32(0.01), weight_decay=1e-4)
     updates, _ = optimizer.update({"kernel": jnp.zeros((2, 2))}, optimizer.init(params), params)
     (update,) = jax.tree.leaves(updates)
     np.testing.assert_allclose(update, np.full((2, 2), -0.01), rtol=1e-3)
@@ -118,18 +124,58 @@ def test_l2_spares_biases_and_other_vectors():
     }
 
 
+@pytest.mark.parametrize("make", [adam_with_l2, sgd_with_l2])
 @pytest.mark.parametrize(
-    ("steps_per_epoch", "weight_decay", "message"),
+    ("weight_decay", "message"),
     [
-        (0, 0.0, "steps_per_epoch=0 makes no epoch: choose at least 1"),
-        (1, -0.1, "weight_decay=-0.1 would not shrink weights"),
-        (1, math.inf, "weight_decay=inf would not shrink weights"),
+        (-0.1, "weight_decay=-0.1 would not shrink weights"),
+        (math.inf, "weight_decay=inf would not shrink weights"),
     ],
 )
-def test_optimizer_refuses(steps_per_epoch, weight_decay, message):
+def test_optimizers_refuse(make, weight_decay, message):
     with pytest.raises(InputError, match=message):
-        adam_with_l2(
-            lambda epoch: jnp.float32(0.01),
-            steps_per_epoch=steps_per_epoch,
-            weight_decay=weight_decay,
-        )
+        make(lambda step: jnp.float32(0.01), weight_decay=weight_decay)
+
+
+@pytest.mark.parametrize("paced", [by_epoch, by_step])
+def test_an_epoch_has_a_step_at_least(paced):
+    with pytest.raises(InputError, match="steps_per_epoch=0 makes no epoch: choose at least 1"):
+        paced(lambda epoch: jnp.float32(0.01), 0)
+
+
+def test_several_steps_equal_sgd_with_momentum_and_l2_by_hand():
+    rng = np.random.default_rng(1)
+    values = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}
+    params: Any = {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
+    triangle = functools.partial(
+        triangular_rate, peak=0.5, epochs=4, warmup_epochs=1, start=0.1, minimum=0.0
+    )
+    optimizer = sgd_with_l2(by_step(triangle, 2), weight_decay=0.1)
+    state = optimizer.init(params)
+    moved = {name: np.zeros(value.shape) for name, value in values.items()}
+    rates = [0.1, 0.3, 0.5, 0.5 - 0.5 / 6, 0.5 - 1 / 6]
+    for rate in rates:
+        gradient = {name: rng.normal(size=value.shape) for name, value in values.items()}
+        rounded = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), gradient)
+        with jax.numpy_dtype_promotion("strict"):
+            updates, state = jax.jit(optimizer.update)(rounded, state, params)
+        params = optax.apply_updates(params, updates)
+        for name, value in values.items():
+            decay = 0.1 if name == "kernel" else 0.0
+            moved[name] = 0.9 * moved[name] + gradient[name] + decay * value
+            values[name] = value - rate * moved[name]
+    for name, value in values.items():
+        np.testing.assert_allclose(params[name], value, atol=100 * EPS)
+
+
+def test_the_triangle_peaks_after_the_warm_up_and_is_straight_on_both_sides():
+    rate = functools.partial(
+        triangular_rate, peak=0.5, epochs=150, warmup_epochs=5, start=5e-5, minimum=0.0
+    )
+    positions = jnp.asarray([0, 2.5, 5, 77.5, 150, 160], jnp.float32)
+    expected = [5e-5, (5e-5 + 0.5) / 2, 0.5, 0.25, 0, 0]
+    np.testing.assert_allclose(jax.jit(rate)(positions), expected, rtol=8 * EPS)
+    started = triangular_rate(0, peak=0.5, epochs=2, warmup_epochs=0, start=0.1, minimum=0.0)
+    assert float(started) == 0.5
+    with pytest.raises(InputError, match="epochs=0 leaves nothing to train"):
+        triangular_rate(0, peak=0.5, epochs=0, warmup_epochs=0, start=0.1, minimum=0.0)

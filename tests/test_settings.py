@@ -75,7 +75,8 @@ def test_settings_are_complete_and_stay_what_they_are(config, dataset):
     left_open = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) is None}
     beside_a_string = {"block", "ratio", "mask_layers", "depth"}
     rules = {"activation", "gradient", "gradient_method"}
-    assert left_open == {"data_dir", "layer_scale"} | rules | (
+    of_resnet9 = {"width"}
+    assert left_open == {"data_dir", "layer_scale"} | of_resnet9 | rules | (
         beside_a_string if config.config else {"config"}
     )
     for name in ("cifar10", "digits"):
@@ -123,6 +124,7 @@ def test_augmentation_holds_the_chosen_numbers():
     numbers = {
         "flip": 0.1,
         "crop_padding": 3,
+        "cutout": 2,
         "mixup": 0.4,
         "cutmix": 0.5,
         "mix_probability": 0.6,
@@ -172,6 +174,15 @@ def test_augmentation_holds_the_chosen_numbers():
         ({"layer_scale": math.nan}, "--layer-scale=nan must be a finite number"),
         ({"flip": 1.5}, "flip=1.5"),
         ({"crop_padding": -1}, "crop_padding=-1"),
+        ({"cutout": -1}, "cutout=-1"),
+        ({"optimizer": "lamb"}, "--optimizer=lamb is unknown: choose one of adam, sgd"),
+        ({"schedule": "step"}, "--schedule=step is unknown: choose one of cosine, triangular"),
+        ({"model": "resnet50"}, "--model=resnet50 is unknown: choose one of resmlp, resnet9"),
+        ({"width": 64}, "--width is an option of --model=resnet9: leave it out"),
+        ({"model": "resnet9", "width": 0}, "--width=0 is too small"),
+        ({"model": "resnet9", "dim": 64}, "--dim is an option of --model=resmlp: leave it out"),
+        ({"model": "resnet9", "config": "ResMLP5"}, "--config is an option of --model=resmlp"),
+        ({"model": "resnet9", "mask_layers": "XPatch"}, "names 'XPatch': choose from Conv, Conv2"),
         ({"mixup": -0.1}, "-0.1"),
         ({"cutmix": math.inf}, "inf"),
         ({"mix_probability": 2.0}, "mix_probability=2.0"),

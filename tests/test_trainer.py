@@ -175,7 +175,7 @@ def test_an_evaluation_counts_the_whole_test_set(program, trainer):
     params = initial_state(program).params
     found = trainer.evaluate(initial_state(program), masked=True)
     by_sevens = evaluation_batches(data.test_images, data.test_labels, 7)
-    expected = evaluate(program, params, *by_sevens, masked=True)
+    expected = evaluate(program, params, {}, *by_sevens, masked=True)
     assert (int(found.top1), int(found.top5)) == (int(expected.top1), int(expected.top5))
 
 
