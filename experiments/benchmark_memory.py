@@ -1,13 +1,19 @@
 """The memory of a training step: what is kept for the backward pass, and XLA's peak."""
 
+import concurrent.futures
 import dataclasses
-import math
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+import functools
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tyro
+from residuals import KINDS, Loss, Residual, layer_kind, residuals
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +25,7 @@ from sparsemlp import (
     InputError,
     Plan,
     ResMLP,
+    ResNet9,
     Rule,
     parse_block,
     resmlp_cifar10,
@@ -28,10 +35,11 @@ from sparsemlp import (
 )
 from sparsemlp.blocks import check_ratio, format_block
 
-_MODELS = {
+_MODELS: dict[str, Callable[..., ResMLP | ResNet9]] = {
     "resmlp_cifar10": resmlp_cifar10,
     "resmlp_imagenet": resmlp_imagenet,
     "resmlp_s24": resmlp_s24,
+    "resnet9": ResNet9,
 }
 _WINDOW = (2, 2)
 
@@ -41,14 +49,16 @@ class Memory:
     """The memory of loss and gradients: dense, with each rule, and with jax.checkpoint."""
 
     model: str = "resmlp_cifar10"
-    """resmlp_cifar10, resmlp_imagenet or resmlp_s24. The last has 196 tokens: its token mixing
-    keeps its activations whole where the block does not divide them."""
+    """resmlp_cifar10, resmlp_imagenet, resmlp_s24 or resnet9. resmlp_s24 has 196 tokens: its token
+    mixing keeps its activations whole where the block does not divide them."""
     batch_size: tuple[int, ...] = (128,)
     """Images in a step, one or more."""
     block: str = "8x8"
     """Blocks of activations, ROWSxCOLS: rows over the flattened batch, columns over features."""
     ratio: tuple[float, ...] = (0.5, 0.8)
     """Fractions of blocks of activations to drop, in (0, 1)."""
+    layers: bool = False
+    """Also say what each kind of layer keeps, of which kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +67,14 @@ class Variant:
 
     plan: Plan
     remat: bool = False
+
+
+class Row(NamedTuple):
+    """What is known of a variant, in bytes; the allocator's peak on a GPU alone."""
+
+    kept: int
+    planned: int
+    allocated: int | None
 
 
 def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
@@ -69,12 +87,16 @@ def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
         if batch < 1:
             raise InputError(f"--batch-size={batch} is no number of images: at least 1")
     for batch in options.batch_size:
-        rows = {
-            name: (saved_bytes(*step), peak_bytes(*step))
-            for name, v in variants(options).items()
-            for step in [_step(_MODELS[options.model](plan=v.plan, remat=v.remat), batch)]
-        }
+        rows: dict[str, Row] = {}
+        kept: dict[str, list[Residual]] = {}
+        for name, variant in variants(options).items():
+            make = functools.partial(_step, options.model, variant, batch)
+            kept[name] = residuals(*make())
+            n_bytes = sum(residual.n_bytes for residual in kept[name])
+            rows[name] = Row(n_bytes, peak_bytes(*make()), in_a_process_of_its_own(make))
         _print(f"{options.model}, batch {batch}, float32, loss and gradients", rows)
+        if options.layers:
+            print_layers(kept)
 
 
 def variants(options: Memory) -> dict[str, Variant]:
@@ -85,12 +107,13 @@ def variants(options: Memory) -> dict[str, Variant]:
         if ratio == 0:
             raise InputError("--ratio=0 is the dense baseline itself: choose ratios in (0, 1)")
     model = _MODELS[options.model]()
-    tokens = (model.image_size // model.patch_size) ** 2
+    tokens = (model.image_size // model.patch_size) ** 2 if isinstance(model, ResMLP) else 0
 
     def everywhere(*rules: Rule, on_tokens: bool = True) -> Plan:
-        kept = rules[0] if len(rules) == 1 else rules
-        plan: dict[str, Any] = {"*/XChannel?/kernel": kept}
-        return plan | {"*/XPatch/kernel": kept} if on_tokens else plan
+        if not isinstance(model, ResMLP):
+            return {"conv_[2-8]/kernel": rules}
+        plan: dict[str, Any] = {"*/XChannel?/kernel": rules}
+        return plan | {"*/XPatch/kernel": rules} if on_tokens else plan
 
     def pruned(ratio: float, *others: Rule) -> Plan:
         fits = tokens % block[1] == 0
@@ -110,35 +133,21 @@ def variants(options: Memory) -> dict[str, Variant]:
     return found
 
 
-Loss = Callable[[Any, Any], Any]
-
-
-def _step(model: ResMLP, batch: int) -> tuple[Loss, Any, Any]:
+def _step(name: str, variant: Variant, batch: int) -> tuple[Loss, Any, Any]:
     """The loss of a batch, and the shapes of the parameters and images that it takes."""
+    model = _MODELS[name](plan=variant.plan, remat=variant.remat)
     shape = (batch, model.image_size, model.image_size, model.channels)
     images = jax.ShapeDtypeStruct(shape, jnp.float32)
-    params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    variables = jax.eval_shape(model.init, jax.random.key(0), images)
+    stats = jax.tree.map(lambda s: np.ones(s.shape, s.dtype), variables.get("batch_stats", {}))
 
-    def logits(params: Any, images: Any) -> Any:
+    def loss(params: Any, images: Any) -> Any:
         masks = select_masks(params, model.plan)
-        return model.apply({"params": params, "masks": masks}, images, train=True)
+        own = {"params": params, "masks": masks, "batch_stats": stats}
+        logits: Any = model.apply(own, images, train=True)
+        return jnp.mean(jnp.square(logits))
 
-    return lambda params, images: jnp.mean(jnp.square(logits(params, images))), params, images
-
-
-def saved_bytes(loss: Loss, params: Any, images: Any) -> int:
-    """Bytes that the forward pass leaves to the backward pass, parameters and images apart.
-
-    Counted from the traced program: an array that several operations keep counts once.
-    """
-
-    def residuals(params: Any, images: Any) -> list[Any]:
-        return jax.tree.leaves(jax.vjp(lambda p: loss(p, images), params)[1])
-
-    program = jax.make_jaxpr(residuals)(params, images).jaxpr
-    given = {id(variable) for variable in (*program.invars, *program.constvars)}
-    kept: dict[int, Any] = {id(v): v.aval for v in program.outvars if id(v) not in given}
-    return sum(math.prod(a.shape) * a.dtype.itemsize for a in kept.values())
+    return loss, variables["params"], images
 
 
 def peak_bytes(loss: Loss, params: Any, images: Any) -> int:
@@ -148,22 +157,65 @@ def peak_bytes(loss: Loss, params: Any, images: Any) -> int:
     return analysis.temp_size_in_bytes
 
 
-def _print(title: str, rows: Mapping[str, tuple[int, int]]) -> None:
-    table = Table(
-        title=title, caption=f"temporary memory as XLA for {jax.default_backend()} plans it"
-    )
-    for heading in ("variant", "kept MiB", "of dense", "peak MiB", "of dense"):
-        table.add_column(heading, justify="left" if heading == "variant" else "right")
+def allocated_bytes(make: Callable[[], tuple[Loss, Any, Any]]) -> int | None:
+    """The most memory that was ever taken from the device, after one step; None if nobody counts.
+
+    Of everything that this process did, so it has to do nothing else.
+    """
+    loss, *shapes = make()
+    params, images = jax.tree.map(lambda s: jnp.ones(s.shape, s.dtype), shapes)
+    jax.block_until_ready(jax.jit(jax.value_and_grad(loss))(params, images))
+    statistics = jax.devices()[0].memory_stats()
+    return None if statistics is None else statistics["peak_bytes_in_use"]
+
+
+def in_a_process_of_its_own(make: Callable[[], tuple[Loss, Any, Any]]) -> int | None:
+    """`allocated_bytes` in a new process, on a GPU; None elsewhere, where nobody counts."""
+    if jax.default_backend() != "gpu":
+        return None
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(allocated_bytes, make).result()
+
+
+def _print(title: str, rows: Mapping[str, Row]) -> None:
+    caption = f"planned: temporary memory as XLA for {jax.default_backend()} plans it"
+    table = Table(title=title, caption=caption)
+    headings = ["kept", "planned peak"]
+    if any(row.allocated is not None for row in rows.values()):
+        headings.append("allocator's peak")
+    table.add_column("variant")
+    for heading in headings:
+        table.add_column(f"{heading} MiB", justify="right")
+        table.add_column("of dense", justify="right")
     dense = rows["dense"]
     for name, row in rows.items():
-        cells = [
-            f(v)
-            for v, d in zip(row, dense, strict=True)
-            for f in (_mib, lambda v, d=d: f"{v / d:.0%}")
-        ]
+        cells = []
+        for own, whole in zip(row, dense, strict=True):
+            if own is not None and whole is not None:
+                cells += [mib(own), f"{own / whole:.0%}"]
         table.add_row(name, *cells)
     Console().print(table)
 
 
-def _mib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**20:.1f}"
+def print_layers(kept: Mapping[str, Sequence[Residual]]) -> None:
+    """Prints what each kind of layer keeps, in MiB, a column for each kind of array."""
+    for name, found in kept.items():
+        sums: Counter[tuple[str, str]] = Counter()
+        for residual in found:
+            sums[layer_kind(residual.layer), residual.kind] += residual.n_bytes
+        table = Table(title=f"{name}: kept MiB", min_width=60)
+        table.add_column("layer")
+        kinds = [kind for kind in KINDS if any(key[1] == kind for key in sums)]
+        for kind in kinds:
+            table.add_column(kind, justify="right")
+        for layer in dict.fromkeys(layer for layer, _ in sums):
+            table.add_row(layer, *(mib(sums[layer, kind]) for kind in kinds))
+        Console().print(table)
+
+
+def mib(n_bytes: int) -> str:
+    """A size in MiB, with so many digits that small ones show."""
+    if not n_bytes:
+        return "-"
+    return f"{n_bytes / 2**20:.1f}" if n_bytes >= 2**19 else f"{n_bytes / 2**20:.3f}"

@@ -18,6 +18,7 @@ from sparsemlp.config import read_config
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_whole
 from sparsemlp.history import History
+from sparsemlp.recipes import recipe
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import describe_masking
 
@@ -25,12 +26,12 @@ _COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5
 _DASHES = ("-", "--", "-.", ":")
 
 
-def accuracy_figure(runs: list[tuple[str, list[Record]]], dataset: str) -> Figure:
+def accuracy_figure(runs: list[tuple[str, list[Record]]], title: str) -> Figure:
     """Test top-1 over the epochs, a line a run.
 
     Args:
       runs: the name to show and the records of each run.
-      dataset: what they were trained on.
+      title: what was trained on what.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -44,7 +45,7 @@ def accuracy_figure(runs: list[tuple[str, list[Record]]], dataset: str) -> Figur
             marker="." if len(records) < 40 else None,
             label=f"{name}: {last:.2%}",
         )
-    axes.set(xlabel="epoch", ylabel="test top-1 (%)", title=f"ResMLP on {dataset}")
+    axes.set(xlabel="epoch", ylabel="test top-1 (%)", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, title="last epoch")
@@ -62,6 +63,7 @@ def draw_accuracy(
       out: the picture, PNG, PDF or SVG by its ending.
     """
     runs: list[tuple[str, list[Record]]] = []
+    models: set[str] = set()
     datasets: set[str] = set()
     for path in sorted(folder.glob("**/metrics.jsonl")):
         run = RunFolder(path.parent)
@@ -70,10 +72,12 @@ def draw_accuracy(
         records = History(path).read()
         if records:
             runs.append((f"{describe_masking(config)}, seed {config.seed}", records))
+            models.add(recipe(config.model).title)
             datasets.add(records[-1]["dataset"])
     if not runs:
         raise InputError(f"no run with a finished epoch lies below {folder}: give a folder of runs")
-    figure = accuracy_figure(runs, ", ".join(sorted(datasets)))
+    title = f"{', '.join(sorted(models))} on {', '.join(sorted(datasets))}"
+    figure = accuracy_figure(runs, title)
     kind = out.suffix.removeprefix(".").lower()
     if kind not in ("png", "pdf", "svg"):
         raise InputError(f"--out={out} is no picture: end it in .png, .pdf or .svg")

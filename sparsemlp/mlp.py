@@ -111,7 +111,10 @@ def sparse_mlp(
     fusion = _fusion(x, first, second, scales, engine)
     if fusion is None:
         y = x if before is None else x * before[0] + before[1]
-        y = second(gelu(first(y, engine=engine)), engine=engine)
+        with jax.named_scope("first"):
+            y = gelu(first(y, engine=engine))
+        with jax.named_scope("second"):
+            y = second(y, engine=engine)
         y = y if after is None else y * after
         return x + y if residual else y
     if before is not None:

@@ -8,6 +8,7 @@ import functools
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
@@ -82,7 +83,9 @@ class ResMLPBlock(nn.Module):
             mix_tokens, layer=mixing, before=before, after=after, engine=self.engine
         )
         mix = mix if mixing.activation is None else keep_only_compact(mix)
-        x = x + drop_path(mix(x), train=train)
+        with jax.named_scope("XPatch"):
+            mixed = mix(x)
+        x = x + drop_path(mixed, train=train)
         before, after = scales(2)
         first = linear(self.expansion * dim, name="XChannel1").weights(dim, x.dtype)
         second = linear(dim, name="XChannel2").weights(self.expansion * dim, x.dtype)
@@ -97,7 +100,9 @@ class ResMLPBlock(nn.Module):
         )
         if first.activation is not None or second.activation is not None:
             mlp = keep_only_compact(mlp)
-        return x + drop_path(mlp(x), train=train) if self.drop_path else mlp(x)
+        with jax.named_scope("XChannel"):
+            mixed = mlp(x)
+        return x + drop_path(mixed, train=train) if self.drop_path else mixed
 
 
 class ResMLP(nn.Module):

@@ -139,7 +139,8 @@ class ResNet9(nn.Module):
             kernel_init=_INIT,
             name=f"conv_{index}",
         ).function(jax.eval_shape(_value, x).shape[3])
-        y = self._recomputing(lambda branches: conv(_value(branches)))(x)
+        with jax.named_scope(f"conv_{index}"):
+            y = self._recomputing(lambda branches: conv(_value(branches)))(x)
         scale, shift = BatchNormScales(name=f"norm_{index}")(y, train=train)
         return _Branches((_Branch((y, scale, shift), (_normalised,)),))
 

@@ -1,0 +1,154 @@
+"""Draws the accuracy of runs against the memory of their training steps.
+
+    python experiments/tradeoff.py runs/ --out tradeoff.png
+
+takes every run folder below `runs/`, plans its training step anew (it compiles it and runs
+nothing) and prints and draws the test accuracy of its last epoch against the temporary memory of
+that plan. CIFAR-10 runs need no data for it; others must find theirs again.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from sparsemlp import InputError
+from sparsemlp.config import Config, read_config
+from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.errors import SaveError
+from sparsemlp.files import write_whole
+from sparsemlp.history import History
+from sparsemlp.program import build_program
+from sparsemlp.recipes import recipe
+from sparsemlp.run_folder import RunFolder
+from sparsemlp.settings import Settings, describe_masking, resolve
+from sparsemlp.train_state import initial_state
+from sparsemlp.training import train_step
+
+_ZEROS = {"cifar10": (32, 32, 3)}
+"""Data sets whose images need not be read: memory depends on shapes alone."""
+
+
+class Point(NamedTuple):
+    """A run: its test top-1, and the bytes and seconds of its training."""
+
+    name: str
+    top1: float
+    peak_bytes: int
+    step_ms: float
+
+
+def planned_bytes(settings: Settings, dataset: ImageDataset) -> int:
+    """Temporary memory of a run's training step, masked if the run masks, as XLA plans it."""
+    program = build_program(settings, dataset)
+    state = jax.eval_shape(lambda: initial_state(program))
+    shape = (settings.batch_size, *dataset.train_images.shape[1:])
+    images = jax.ShapeDtypeStruct(shape, jnp.uint8)
+    labels = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
+
+    def step(state, images, labels):
+        return train_step(program, state, images, labels, masked=True)
+
+    analysis = jax.jit(step, donate_argnums=0).lower(state, images, labels).compile()
+    return analysis.memory_analysis().temp_size_in_bytes  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def read_point(folder: Path) -> Point:
+    """A run from its folder; the time is the median of its last five epochs, a step."""
+    run = RunFolder(folder)
+    run.check_resumable()
+    config = read_config(run.config)
+    dataset = _shapes_of(config)
+    settings = resolve(config, dataset.name)
+    records = History(run.metrics).read()
+    n_steps = np.diff([0, *(record["step"] for record in records)])
+    seconds = [record["seconds"] for record in records]
+    step_ms = 1000 * float(np.median((np.asarray(seconds) / n_steps)[-5:]))
+    name = f"{recipe(config.model).title} {describe_masking(config)}"
+    return Point(name, records[-1]["test_top1"], planned_bytes(settings, dataset), step_ms)
+
+
+def _shapes_of(config: Config) -> ImageDataset:
+    if config.dataset not in _ZEROS:
+        return load_dataset(config.dataset, config.data_dir)
+    images = np.zeros((50_000, *_ZEROS[config.dataset]), np.uint8)
+    labels = np.zeros(len(images), np.int32)
+    third = (0.5, 0.5, 0.5)
+    return ImageDataset(
+        config.dataset,
+        config.dataset,
+        train_images=images,
+        train_labels=labels,
+        test_images=images[:1],
+        test_labels=labels[:1],
+        n_classes=10,
+        mean=third,
+        std=third,
+    )
+
+
+def tradeoff_figure(points: list[Point], title: str) -> Figure:
+    """Test top-1 against the planned memory of a training step, a point a run."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for point in points:
+        x, y = point.peak_bytes / 2**20, 100 * point.top1
+        (line,) = axes.plot(x, y, "o")
+        axes.annotate(
+            point.name, (x, y), (6, 4), textcoords="offset points", color=line.get_color()
+        )
+    axes.set(
+        xlabel="planned temporary memory of a training step (MiB)",
+        ylabel="test top-1, last epoch (%)",
+        title=title,
+    )
+    axes.margins(0.25, 0.15)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.25)
+    return figure
+
+
+def draw_tradeoff(
+    folder: Annotated[Path, tyro.conf.Positional],
+    out: Path = Path("tradeoff.png"),
+) -> None:
+    """Draws accuracy against memory for every run below a folder.
+
+    Args:
+      folder: folder of run folders.
+      out: the picture, PNG, PDF or SVG by its ending.
+    """
+    kind = out.suffix.removeprefix(".").lower()
+    if kind not in ("png", "pdf", "svg"):
+        raise InputError(f"--out={out} is no picture: end it in .png, .pdf or .svg")
+    paths = [p.parent for p in sorted(folder.glob("**/metrics.jsonl")) if p.stat().st_size]
+    if not paths:
+        raise InputError(f"no run with a finished epoch lies below {folder}: give a folder of runs")
+    points = sorted((read_point(path) for path in paths), key=lambda p: -p.peak_bytes)
+    table = Table(title="accuracy against memory")
+    for heading in ("run", "test top-1", "peak MiB", "of the largest", "ms a step"):
+        table.add_column(heading, justify="left" if heading == "run" else "right")
+    for point in points:
+        share = point.peak_bytes / points[0].peak_bytes
+        cells = (f"{point.top1:.2%}", f"{point.peak_bytes / 2**20:.1f}", f"{share:.0%}")
+        table.add_row(point.name, *cells, f"{point.step_ms:.1f}")
+    Console().print(table)
+    figure = tradeoff_figure(
+        points, f"last epoch, memory as XLA for {jax.default_backend()} plans it"
+    )
+    write_whole(out, lambda file: figure.savefig(file, format=kind, dpi=120))
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(draw_tradeoff, description=__doc__)
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

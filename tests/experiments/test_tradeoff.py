@@ -1,0 +1,63 @@
+"""Accuracy against memory comes from run folders and plans alone."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import tiny
+import tradeoff
+from PIL import Image
+from tradeoff import Point, read_point, tradeoff_figure
+
+from sparsemlp import InputError
+from sparsemlp.config import Config, to_json
+from sparsemlp.history import History
+
+DENSE = Config(dim=32, depth=1, batch_size=128, epochs=10)
+
+
+def write_run(folder: Path, config: Config, accuracies: list[float]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(to_json(config))
+    for epoch, accuracy in enumerate(accuracies, start=1):
+        record = {"epoch": epoch, "step": 5 * epoch, "test_top1": accuracy, "seconds": 0.1 * epoch}
+        History(folder / "metrics.jsonl").append(record)
+    return folder
+
+
+def test_every_run_is_a_point_and_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture):
+    dense = dataclasses.replace(DENSE, dataset="cifar10")
+    pruned = dataclasses.replace(dense, activation="8x8:0.8")
+    write_run(tmp_path / "runs" / "dense", dense, [0.25, 0.5])
+    write_run(tmp_path / "runs" / "pruned", pruned, [0.25])
+    out = tmp_path / "tradeoff.png"
+    tradeoff.draw_tradeoff(tmp_path / "runs", out)
+    with Image.open(out) as picture:
+        assert picture.width > 600
+    text = capsys.readouterr().out
+    for expected in ("50.00%", "25.00%", "100%", "activations"):
+        assert expected in text
+    one, other = (read_point(tmp_path / "runs" / name) for name in ("dense", "pruned"))
+    assert one.peak_bytes > other.peak_bytes
+    assert one.step_ms == pytest.approx(1000 * 0.15 / 5)
+
+
+def test_a_run_on_other_images_takes_their_shapes(tmp_path: Path):
+    data = tiny.write_npz(tmp_path / "tiny.npz")
+    config = dataclasses.replace(DENSE, dataset=str(data), batch_size=8, dim=8)
+    point = read_point(write_run(tmp_path / "run", config, [0.5]))
+    assert 0 < point.peak_bytes < 2**22
+
+
+def test_points_stand_where_they_belong():
+    points = [Point("a", 0.5, 2**20, 1.0), Point("b", 0.25, 2**21, 1.0)]
+    axes = tradeoff_figure(points, "title").axes[0]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines] == [(1, 50), (2, 25)]  # pyright: ignore[reportIndexIssue]
+    assert [text.get_text() for text in axes.texts] == ["a", "b"]
+
+
+def test_no_runs_and_no_picture_are_errors(tmp_path: Path):
+    with pytest.raises(InputError, match="no run with a finished epoch"):
+        tradeoff.draw_tradeoff(tmp_path, tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"end it in \.png"):
+        tradeoff.draw_tradeoff(tmp_path, tmp_path / "a.txt")
