@@ -5,6 +5,7 @@ unfolded: XLA has a convolution for each of the three.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -86,19 +87,26 @@ def bias_gradient(dy: Float[Array, "batch height width out"]) -> Float[Array, " 
     return jnp.sum(dy, axis=(0, 1, 2), dtype=dtype).astype(dy.dtype)
 
 
-def shifted(
+def by_position(
+    product: Callable[[Array], Array],
     dy: Float[Array, "batch new_height new_width out"],
     kernel_size: tuple[int, int],
     image: tuple[int, int],
     geometry: Geometry,
-) -> list[Float[Array, "batch height width out"]]:
-    """What each position of a kernel of stride 1 sees of dy, on the pixels of x.
+) -> Float[Array, "down across in out"]:
+    """The kernel's gradient at stride 1, from what each of its positions sees of dy.
 
-    The kernel's gradient at a position is the product of x, as rows of pixels, and dy so shifted.
+    One position after the other, so that dy is there but twice.
 
-    Returns:
-      One array a position, row by row; zero where a pixel of x meets no output there.
+    Args:
+      product: the product `[in, out]` of x, as rows of pixels, and an array of x's height and width
+        that is dy as seen from a position, zero where a pixel of x meets no output there.
+      dy: the gradient of the output.
+      kernel_size: `(down, across)`.
+      image: `(height, width)` of x.
+      geometry: of stride 1.
     """
+    down, across = kernel_size
     sides = [
         (size - 1 - low, size - 1 - high)
         for size, (low, high) in zip(kernel_size, geometry.padding, strict=True)
@@ -106,9 +114,11 @@ def shifted(
     padded = jax.lax.pad(
         dy, jnp.zeros((), dy.dtype), [(0, 0, 0), *((a, b, 0) for a, b in sides), (0, 0, 0)]
     )
-    down, across = kernel_size
-    return [
-        padded[:, down - 1 - i : down - 1 - i + image[0], across - 1 - j :][:, :, : image[1]]
-        for i in range(down)
-        for j in range(across)
-    ]
+    seen = (dy.shape[0], *image, dy.shape[3])
+
+    def at(position: Array) -> Array:
+        row, column = down - 1 - position // across, across - 1 - position % across
+        return product(jax.lax.dynamic_slice(padded, (0, row, column, 0), seen))
+
+    found = jax.lax.map(at, jnp.arange(down * across, dtype=jnp.int32))
+    return found.reshape(down, across, *found.shape[1:])

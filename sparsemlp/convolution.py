@@ -149,9 +149,14 @@ class _Layer:
         if self.geometry.strides != (1, 1) or not skips(kept, self.engine):
             x = kept.dense()
             return dense_convolution.kernel_gradient(x, dy, self.kernel_size, self.geometry)
-        seen = dense_convolution.shifted(dy, self.kernel_size, self.image, self.geometry)
-        positions = [kept.kernel_gradient(own, self.engine) for own in seen]
-        return jnp.stack(positions).reshape(*self.kernel_size, *positions[0].shape)
+        engine = self.engine
+        return dense_convolution.by_position(
+            lambda seen: kept.kernel_gradient(seen, engine),
+            dy,
+            self.kernel_size,
+            self.image,
+            self.geometry,
+        )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -52,11 +52,15 @@ def test_each_product_is_that_of_unfolded_images(size, geometry):
 def test_the_kernels_gradient_is_a_product_of_pixels_at_each_position(size, geometry):
     x, dy_shape = normal(X, 0), unfolded.windows(X, size, (1, 1), geometry.padding)[1]
     dy = normal((*dy_shape, N_OUT), 2)
-    seen = dense_convolution.shifted(dy, size, X[1:3], geometry)
-    assert {a.shape for a in seen} == {(*X[:3], N_OUT)}
-    found = [np.float64(x).reshape(-1, X[3]).T @ np.float64(a).reshape(-1, N_OUT) for a in seen]
+
+    def product(seen):
+        assert seen.shape == (*X[:3], N_OUT)
+        return x.reshape(-1, X[3]).T @ seen.reshape(-1, N_OUT)
+
+    found = dense_convolution.by_position(product, dy, size, X[1:3], geometry)
     expected = dense_convolution.kernel_gradient(x, dy, size, geometry)
-    close(np.stack(found).reshape(expected.shape), expected, dy.size, 10)
+    assert found.shape == expected.shape
+    close(found, expected, dy.size, 10)
 
 
 def test_a_kernel_of_one_pixel_without_padding_reads_pixels_alone():
