@@ -2,6 +2,7 @@
 
 from pallas_kernels.cpu import Cpu
 from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
+from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Cpu(), Reference())}
@@ -15,6 +16,7 @@ __all__ = [
     "PLANNED_ENGINES",
     "Cpu",
     "Engine",
+    "Neighbours",
     "Phase",
     "Reference",
     "SparseLayer",

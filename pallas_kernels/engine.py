@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense
 from pallas_kernels.layout import spread_activation
+from pallas_kernels.neighbours import Neighbours, keep_largest
 
 Phase = Literal["product", "input_gradient", "kernel_gradient", "mlp"]
 """What an engine can be asked to do with a mask: one of the three products, or a fused pair of
@@ -147,6 +148,26 @@ class Engine(abc.ABC):
         shape[axis] = n_in
         x = spread_activation(values, ids, tuple(shape), axis)
         return dense.kernel_gradient(x, dy, axis)
+
+    def pruned_input_gradient(
+        self,
+        dy: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        kept: Neighbours,
+        axis: Literal[-1, -2],
+    ) -> Float[Array, "..."]:
+        """`dx = dy' W^T`, dy' being the largest of every few neighbours of dy along the outputs.
+
+        By definition: the dense product of what `keep_largest` leaves. Engines that can skip what
+        is dropped.
+
+        Args:
+          dy: `[..., out]`, or `[..., out, channels]` with `axis = -2`.
+          kernel: the whole kernel.
+          kept: which neighbours are kept; a group divides the outputs.
+          axis: the axis that the layer contracts, and that the groups run along.
+        """
+        return dense.input_gradient(keep_largest(dy, kept, axis), kernel, axis)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Whether `mlp` and `mlp_gradients` can compute this pair of layers."""

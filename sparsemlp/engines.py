@@ -40,8 +40,8 @@ def choose_engine(name: str, layer: SparseLayer, phase: Phase, n_rows: int) -> E
     return able[0] if name != "auto" else next(paying, able[-1])
 
 
-def choose_compact(name: str, kernel_shape: tuple[int, int], dtype: str) -> Engine:
-    """The engine for a kernel's gradient from the kept blocks of an activation.
+def choose_unmasked(name: str, kernel_shape: tuple[int, int], dtype: str) -> Engine:
+    """The engine for a product with a pruned activation or gradient and a whole kernel.
 
     Args:
       name: `auto`, or a name in `pallas_kernels.ENGINES`.

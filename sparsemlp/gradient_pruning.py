@@ -3,10 +3,14 @@
 McDanel, Dinh, Magallanes: "Accelerating DNN Training with Structured Data Gradient Pruning" (SDGP).
 """
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from pallas_kernels import Engine, Neighbours, dense
+from pallas_kernels.neighbours import keep_largest, largest
 from sparsemlp.errors import InputError
 from sparsemlp.rules import GradientPruning
 
@@ -45,14 +49,40 @@ def prune_gradient(
         )
     if rule.n == rule.m:
         return dy
-    axis %= dy.ndim
-    if rule.method == "random":
-        assert rng is not None
-        ranking = jax.random.bits(rng, dy.shape, jnp.uint32)
-    else:
-        ranking = jnp.where(jnp.isnan(dy), jnp.asarray(jnp.inf, dy.dtype), jnp.abs(dy))
-    kept = jnp.where(_largest(ranking, rule, axis), dy, jnp.zeros_like(dy))
-    return kept * _factor(dy, kept, axis) if rule.method == "rescaled" else kept
+    if rule.method != "random":
+        return keep_largest(dy, _neighbours(rule), axis)
+    assert rng is not None
+    ranking = jax.random.bits(rng, dy.shape, jnp.uint32)
+    return jnp.where(largest(ranking, rule.n, rule.m, axis), dy, jnp.zeros_like(dy))
+
+
+def pruned_input_gradient(
+    dy: Float[Array, "..."],
+    kernel: Float[Array, "in out"],
+    rule: GradientPruning,
+    engine: Engine,
+    *,
+    axis: Literal[-1, -2] = -1,
+    rng: PRNGKeyArray | None = None,
+) -> Float[Array, "..."]:
+    """`dX = dY' W^T` over a contracted axis, dY' being what `prune_gradient` makes of dY.
+
+    Args:
+      dy: `[..., out]`, or `[..., out, channels]` with `axis = -2`.
+      kernel: the whole kernel.
+      rule: what is kept.
+      engine: who takes the largest and multiplies them. What is drawn by the method `random` is
+        multiplied by XLA: drawing it takes longer than any product.
+      axis: the axis that the layer contracts.
+      rng: key of the draw.
+
+    Raises:
+      InputError: as `prune_gradient`.
+    """
+    if rule.method == "random" or rule.n == rule.m:
+        return dense.input_gradient(prune_gradient(dy, rule, axis=axis, rng=rng), kernel, axis)
+    check_groups(rule, dy.shape[axis])
+    return engine.pruned_input_gradient(dy, kernel, _neighbours(rule), axis)
 
 
 def check_groups(rule: GradientPruning, channels: int) -> None:
@@ -66,25 +96,5 @@ def check_groups(rule: GradientPruning, channels: int) -> None:
         )
 
 
-def _largest(ranking: Array, rule: GradientPruning, axis: int) -> Bool[Array, "..."]:
-    """True for the n largest of each group: those that fewer than n others come before."""
-    shape = ranking.shape
-    groups = ranking.reshape(*shape[:axis], -1, rule.m, *shape[axis + 1 :])
-    index = jax.lax.broadcasted_iota(jnp.int32, groups.shape, axis + 1)
-    before = jnp.zeros(groups.shape, jnp.int32)
-    for j in range(rule.m):
-        other = jax.lax.slice_in_dim(groups, j, j + 1, axis=axis + 1)
-        first = (other > groups) | ((other == groups) & (j < index))
-        before = before + first.astype(jnp.int32)
-    return (before < rule.n).reshape(shape)
-
-
-def _factor(dy: Array, kept: Array, axis: int) -> Array:
-    positions = tuple(i for i in range(dy.ndim) if i not in (0, axis))
-
-    def total(a: Array) -> Array:
-        return jnp.sum(jnp.abs(a), axis=positions, keepdims=True, dtype=jnp.float32)
-
-    whole, part = total(dy), total(kept)
-    one = jnp.ones_like(part)
-    return jnp.where(part > 0, whole / jnp.where(part > 0, part, one), one).astype(dy.dtype)
+def _neighbours(rule: GradientPruning) -> Neighbours:
+    return Neighbours(rule.n, rule.m, rule.method == "rescaled")

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pallas_kernels import Engine, SparseLayer, dense
 from sparsemlp.activations import CompactActivation, compact
-from sparsemlp.engines import check_engine, choose_compact, choose_engine
+from sparsemlp.engines import check_engine, choose_engine, choose_unmasked
 from sparsemlp.errors import InputError
-from sparsemlp.gradient_pruning import check_groups, prune_gradient
+from sparsemlp.gradient_pruning import check_groups, prune_gradient, pruned_input_gradient
 from sparsemlp.masks import BlockMask
 from sparsemlp.rules import (
     ActivationPooling,
@@ -85,10 +85,10 @@ def sparse_linear(
     dtype = dtype if bias is None else jnp.promote_types(dtype, bias.dtype)
     x, kernel = x.astype(dtype), kernel.astype(dtype)
     bias = None if bias is None else bias.astype(dtype)
-    compact_engine = None
-    if activation is not None:
-        compact_engine = choose_compact(engine, (kernel.shape[0], kernel.shape[1]), str(dtype))
-    rules = _Rules(axis, activation, gradient, compact_engine)
+    pruned_engine = None
+    if activation is not None or gradient is not None:
+        pruned_engine = choose_unmasked(engine, (kernel.shape[0], kernel.shape[1]), str(dtype))
+    rules = _Rules(axis, activation, gradient, pruned_engine)
     if mask is None or mask.n_kept == mask.n_blocks:
         return _dense_linear(rules, *varying_alike(x, kernel, bias), rng)
     layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, str(dtype))
@@ -123,6 +123,15 @@ class _Rules:
         if self.gradient is None:
             return dy
         return prune_gradient(dy, self.gradient, axis=self.axis, rng=rng)
+
+    def input_gradient(self, dy: Array, kernel: Array, rng: Array | None) -> Array:
+        """The gradient of x with a whole kernel."""
+        if self.gradient is None:
+            return dense.input_gradient(dy, kernel, self.axis)
+        assert self.engine is not None
+        return pruned_input_gradient(
+            dy, kernel, self.gradient, self.engine, axis=self.axis, rng=rng
+        )
 
     def kernel_gradient(self, kept: CompactActivation, dy: Array) -> Array:
         """The kernel's gradient from what was kept of x."""
@@ -170,10 +179,10 @@ def _forward(
 def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
     x, kernel, bias, kept, rng = residuals
     layer, axis = products.layer, products.layer.axis
-    pruned = products.rules.prune(dy, rng)
     if products.backward == "dense":
-        dx = dense.input_gradient(pruned, kernel, axis)
+        dx = products.rules.input_gradient(dy, kernel, rng)
     else:
+        pruned = products.rules.prune(dy, rng)
         dx = products.input_gradient.input_gradient(pruned, kernel, kept, layer)
     if isinstance(x, CompactActivation):
         dw = products.rules.kernel_gradient(x, dy)
@@ -214,7 +223,7 @@ def _dense_forward(
 
 def _dense_backward(rules: _Rules, residuals: tuple, dy: Array) -> tuple:
     x, kernel, bias, rng = residuals
-    dx = dense.input_gradient(rules.prune(dy, rng), kernel, rules.axis)
+    dx = rules.input_gradient(dy, kernel, rng)
     if isinstance(x, CompactActivation):
         dw = rules.kernel_gradient(x, dy)
     else:

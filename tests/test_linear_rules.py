@@ -186,16 +186,50 @@ def test_rules_work_under_vmap_and_scan():
             np.testing.assert_allclose(a, b, rtol=0, atol=16 * EPS * np.abs(b).max())
 
 
-def test_rules_work_under_shard_map():
+@pytest.mark.parametrize("engine", ["auto", "cpu", "reference"])
+@pytest.mark.parametrize("method", ["magnitude", "rescaled", "random"])
+@pytest.mark.parametrize("mask", [None, MASK], ids=["no mask", "dense backward"])
+def test_dx_with_a_whole_kernel_is_the_product_of_the_pruned_gradient(engine, method, mask):
+    tokens = 40
+    x, dy = normal(BATCH, tokens, IN), normal(BATCH, tokens, OUT, seed=3)
+    kernel, rng = normal(IN, OUT, seed=1), jax.random.key(5)
+    gradient = GradientPruning(2, 4, method)
+
+    @jax.jit
+    def input_gradient(x, dy):
+        def call(x):
+            return sparse_linear(
+                x, kernel, mask=mask, backward="dense", gradient=gradient, engine=engine, rng=rng
+            )
+
+        return jax.vjp(call, x)[1](dy)[0]
+
+    used = np.asarray(prune_gradient(dy, gradient, rng=rng), np.float64)
+    w = np.asarray(kernel, np.float64)
+    size = abs(used) @ abs(w).T
+    error = abs(np.asarray(input_gradient(x, dy)) - used @ w.T)
+    # The factor of `rescaled` is a quotient of sums over tokens.
+    np.testing.assert_array_less(error, 4 * EPS * np.sqrt(OUT + tokens) * size)
+
+
+@pytest.mark.parametrize(
+    ("mask", "gradient"),
+    [
+        (MASK, GradientPruning(2, 4, "random")),
+        (None, GradientPruning(2, 4, "random")),
+        (None, GradientPruning(2, 4)),
+    ],
+    ids=["mask, random", "random", "magnitude"],
+)
+def test_rules_work_under_shard_map(mask, gradient):
     x, kernel, bias, dy = operands(-1)
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     split, whole = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
-    gradient = GradientPruning(2, 4, "random")
 
     def gradients(x, kernel, bias, dy, rng):
         def call(x, kernel):
             return sparse_linear(
-                x, kernel, bias, mask=MASK, activation=PRUNING, gradient=gradient, rng=rng
+                x, kernel, bias, mask=mask, activation=PRUNING, gradient=gradient, rng=rng
             )
 
         return jax.vjp(call, x, kernel)[1](dy)

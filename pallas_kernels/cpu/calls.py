@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,12 +16,14 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cpu.build import BuildError, build_library
 from pallas_kernels.engine import SparseLayer, Weights
+from pallas_kernels.neighbours import Neighbours
 
 SOURCE = Path(__file__).parent / "native" / "handlers.cc"
 _HANDLERS = (
     "sparsemlp_multiply",
     "sparsemlp_gradient",
     "sparsemlp_compact",
+    "sparsemlp_pruned",
     "sparsemlp_mlp",
     "sparsemlp_mlp_gradient",
 )
@@ -111,6 +114,20 @@ def compact_gradient(
 
     _vmap_in_turn(call)
     return call(values, ids, dy)[0]
+
+
+def pruned_input_gradient(
+    dy: Float[Array, "... out"], kernel: Float[Array, "in out"], kept: Neighbours
+) -> Float[Array, "... in"]:
+    """`dy' W^T`, dy' being the largest of every few neighbours of dy along its last axis."""
+    positions = math.prod(dy.shape[1:-1]) if kept.rescaled else 0
+    options = {"n": np.int64(kept.n), "m": np.int64(kept.m), "positions": np.int64(positions)}
+
+    def call(*operands: Array) -> list[Array]:
+        shape = (*operands[0].shape[:-1], kernel.shape[0])
+        return _call("sparsemlp_pruned", [shape], operands, options)
+
+    return _batched_over_rows(call)(dy, kernel)[0]
 
 
 def mlp(

@@ -126,6 +126,16 @@ def mlp_gradient() -> Call:
     return Call("sparsemlp_mlp_gradient", operands, results, options)
 
 
+def pruned() -> Call:
+    """A kernel [in, out] = [8, 6], the 2 largest of 3, samples of 5 rows."""
+    return Call(
+        "sparsemlp_pruned",
+        {"x": ones(10, 6), "kernel": ones(8, 6)},
+        {"dx": result(10, 8)},
+        int64s(n=2, m=3, positions=5),
+    )
+
+
 EVERY_CALL = pytest.mark.parametrize(
     "make",
     [multiply, over_tokens, transposed, gradient, gradient_over_tokens, mlp, mlp_gradient],
@@ -214,7 +224,9 @@ def test_ids_of_the_second_layer_are_those_of_its_own_grid(make):
     assert "the ids of kept blocks do not ascend within [0, 4)" in said
 
 
-@EVERY_CALL
+@pytest.mark.parametrize(
+    "make", [multiply, over_tokens, transposed, gradient, mlp, mlp_gradient, pruned]
+)
 @pytest.mark.parametrize("dtype", [F64, np.float16, np.int32, np.complex64, np.bool_])
 def test_operands_are_float32_or_bfloat16(make, dtype):
     assert "only float32 and bfloat16 are supported" in refused(all_of(make, dtype))
@@ -222,7 +234,7 @@ def test_operands_are_float32_or_bfloat16(make, dtype):
 
 MIXED = [
     (make, name)
-    for make in (multiply, transposed, gradient, mlp, mlp_gradient)
+    for make in (multiply, transposed, gradient, mlp, mlp_gradient, pruned)
     for part in make()[1:3]
     for name in part
     if not name.startswith("kept")
@@ -313,6 +325,23 @@ WRONG_SHAPES = [
         )
     ),
     (mlp_gradient, {"b1": ones(0)}, "gradients must have the shapes and the dtype of"),
+    (pruned, {"kernel": ones(48)}, "kernel of shape [48] is not [in, out]"),
+    (pruned, {"x": ones(10, 7)}, "dy of shape [10, 7] has not 6 entries on axis -1"),
+    (pruned, {"x": np.float32(1)}, "dy of shape [] has not 6 entries on axis -1"),
+    (pruned, {"x": ones(5, 6)}, "dy of shape [5, 6] does not fit dx of shape [10, 8]"),
+    (pruned, {"x": ones(6)}, "dy of shape [6] does not fit dx of shape [10, 8]"),
+    (pruned, {"dx": result(10, 6)}, "dx of shape [10, 6] has not 8 entries on axis -1"),
+    (pruned, {"dx": result(9, 8)}, "dy of shape [10, 6] does not fit dx of shape [9, 8]"),
+    (pruned, {"kernel": ones(8, 9), "x": ones(10, 9), **int64s(m=6)}, "of 9 outputs"),
+    *(
+        (pruned, int64s(n=n, m=m), f"the {n} largest of {m} neighbours cannot be taken of 6")
+        for n, m in ((0, 3), (-1, 3), (4, 3), (2, 4), (1, 0), (1, -3), (2**62, 2**62), (1, 12))
+    ),
+    (pruned, {"kernel": ones(8, 34), "x": ones(10, 34), **int64s(n=17, m=34)}, "the 17 largest"),
+    *(
+        (pruned, int64s(positions=positions), f"10 rows are no samples of {positions}")
+        for positions in (3, -1, 20, 2**62, -(2**63))
+    ),
 ]
 
 
@@ -335,7 +364,11 @@ def test_an_axis_that_is_neither_features_nor_tokens_is_named(make, axis):
 
 @pytest.mark.parametrize(
     ("make", "name"),
-    [(make, name) for make in (multiply, gradient, mlp, mlp_gradient) for name in make().options],
+    [
+        (make, name)
+        for make in (multiply, gradient, mlp, mlp_gradient, pruned)
+        for name in make().options
+    ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_an_attribute_that_is_missing_or_of_another_type_is_refused(make, name):
@@ -346,7 +379,7 @@ def test_an_attribute_that_is_missing_or_of_another_type_is_refused(make, name):
     assert "Attribute name mismatch" in refused(call)
 
 
-@EVERY_CALL
+@pytest.mark.parametrize("make", [multiply, gradient, mlp, mlp_gradient, pruned])
 def test_a_missing_operand_or_result_is_refused(make):
     assert "Wrong number of arguments" in refused(make().but(x=None))
     call = make()
@@ -419,6 +452,15 @@ def test_no_kept_block_leaves_the_bias_and_gradients_of_zero(dtype):
         assert not np.any(db1)
         assert not np.any(dw2)
         np.testing.assert_array_equal(db2, np.full(8, 5, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("positions", [0, 5])
+def test_the_pruned_call_that_is_made_wrong_above_is_right(dtype, positions):
+    call = all_of(pruned, dtype)
+    (dx,) = call.but(positions=np.int64(positions))()
+    # Of equal magnitudes the first 2 of 3 are kept, and the last column loses all it had.
+    np.testing.assert_array_equal(dx, np.full((10, 8), 4, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

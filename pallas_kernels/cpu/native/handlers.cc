@@ -7,6 +7,7 @@
 #include "mlp_gradient.h"
 #include "peak.h"
 #include "product.h"
+#include "pruned.h"
 
 namespace sparsemlp {
 namespace {
@@ -122,6 +123,36 @@ ffi::Error compact(ffi::ThreadPool threads, ffi::AnyBuffer values, ffi::AnyBuffe
     } else {
       run_on(TokenStrips<T>{data<T>(dy), shape[1], call.channels});
     }
+  });
+}
+
+// dx = dY' W^T, dY' the n largest of every m neighbours of dy; with positions > 0, rows of a sample,
+// rescaled by what was lost of each sample and column.
+ffi::Error pruned(ffi::ThreadPool threads, ffi::AnyBuffer dy, ffi::AnyBuffer kernel,
+                  ffi::Result<ffi::AnyBuffer> dx, int64_t n, int64_t m, int64_t positions) {
+  const auto shape = kernel.dimensions();
+  if (shape.size() != 2) return wrong("kernel of shape " + shape_of(kernel) + " is not [in, out]");
+  Call call;
+  if (auto error = check_operand("dx", *dx, shape[0], -1, &call); error.failure()) return error;
+  if (auto error = check_operand("dy", dy, shape[1], -1, &call); error.failure()) return error;
+  if (!same_shape(dy, *dx, 1)) {
+    return wrong("dy of shape " + shape_of(dy) + " does not fit dx of shape " + shape_of(*dx));
+  }
+  if (n < 1 || n > std::min(m, Neighbours::kMost) || shape[1] % m != 0) {
+    return wrong("the " + std::to_string(n) + " largest of " + std::to_string(m) +
+                 " neighbours cannot be taken of " + std::to_string(shape[1]) + " outputs");
+  }
+  if (positions < 0 || (positions > 0 && call.n % positions != 0)) {
+    return wrong(std::to_string(call.n) + " rows are no samples of " + std::to_string(positions));
+  }
+  const auto type = dy.element_type();
+  if (kernel.element_type() != type || dx->element_type() != type) {
+    return wrong("dy, kernel and dx must have one dtype");
+  }
+  return with_type(type, [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    multiply_largest(pool_of(threads), data<T>(dy), call.n, data<T>(kernel), shape[0], shape[1],
+                     Neighbours{n, m}, positions, data<T>(*dx));
   });
 }
 
@@ -265,6 +296,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_compact, sparsemlp::compact,
                                   .Arg<xla::ffi::AnyBuffer>()  // dy
                                   .Ret<xla::ffi::AnyBuffer>()  // dw
                                   .Attr<int64_t>("axis"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_pruned, sparsemlp::pruned,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::ThreadPool>()
+                                  .Arg<xla::ffi::AnyBuffer>()  // dy
+                                  .Arg<xla::ffi::AnyBuffer>()  // kernel
+                                  .Ret<xla::ffi::AnyBuffer>()  // dx
+                                  .Attr<int64_t>("n")
+                                  .Attr<int64_t>("m")
+                                  .Attr<int64_t>("positions"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_mlp, sparsemlp::mlp,
                               xla::ffi::Ffi::Bind()

@@ -3,6 +3,7 @@
 
 #include "blocks.h"
 #include "panel.h"
+#include "prefetch.h"
 
 namespace sparsemlp {
 
@@ -29,22 +30,6 @@ inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int6
     }
   }
 }
-
-// Brings a stretch of memory nearer, a little at each call, so that it arrives beside the work.
-class Prefetcher {
- public:
-  Prefetcher(const void* data, int64_t bytes, int64_t n_calls)
-      : data_(static_cast<const char*>(data)), bytes_(bytes),
-        step_(round_up(ceil_div(bytes, std::max<int64_t>(1, n_calls)), 64)) {}
-  void operator()() {
-    const int64_t stop = std::min(bytes_, done_ + step_);
-    for (; done_ < stop; done_ += 64) __builtin_prefetch(data_ + done_, 0, 2);
-  }
-
- private:
-  const char* data_;
-  int64_t bytes_, step_, done_ = 0;
-};
 
 // out [n, o] = in [n, i] * S + bias, S the kept blocks or, transposed, their transpose.
 template <typename T>
