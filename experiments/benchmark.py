@@ -13,6 +13,12 @@ its forward product, its two gradients, and all of them together are, what share
 measured peak the arithmetic of the kept blocks reaches, and what the selection of the blocks costs
 beside it. About three minutes on 2 cores.
 
+    python experiments/benchmark.py gradient
+
+prints, for one unmasked layer whose output gradient is pruned n of m for dX, what the pruning by
+XLA takes, what it takes with the product, and what the engine takes for both; then forward and
+backward with each of them, against the dense layer. About three minutes on 2 cores.
+
     python experiments/benchmark.py memory --model=resmlp_imagenet --batch-size=64
 
 prints what a training step keeps for its backward pass and the memory that XLA plans for it: dense,
@@ -26,6 +32,7 @@ the milliseconds belong to the moment.
 import sys
 
 import tyro
+from benchmark_gradient import measure_gradient
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
 from benchmark_step import measure_step
@@ -36,7 +43,12 @@ from sparsemlp.errors import SaveError
 
 def main() -> int:
     """Runs the benchmark that the command line names."""
-    benchmarks = {"step": measure_step, "linear": measure_linear, "memory": measure_memory}
+    benchmarks = {
+        "step": measure_step,
+        "linear": measure_linear,
+        "gradient": measure_gradient,
+        "memory": measure_memory,
+    }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)
     except (InputError, SaveError) as error:

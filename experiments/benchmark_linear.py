@@ -6,10 +6,8 @@ import math
 import statistics
 from typing import Annotated
 
-import jax
-import jax.numpy as jnp
 import tyro
-from linear_phases import Phase, Tensors, n_flops, phases, random_tensors
+from linear_phases import n_flops, phases, random_tensors
 from linear_points import Linear, Point, choose_points
 from rich import box
 from rich.console import Console
@@ -20,6 +18,7 @@ from timing import (
     describe_machine,
     measured_peak,
     quartiles,
+    repeated,
     steps_in_a_turn,
     take_turns,
 )
@@ -62,7 +61,7 @@ def measure_point(point: Point, options: Linear, backward: Backward, peak: Peak)
     """
     layer, block = point.layer, point.layer.block
     tensors = random_tensors(layer, options.rows, options.channels, point.ratio)
-    steps_of = functools.partial(_steps, tensors=tensors, reuse=options.reuse)
+    steps_of = functools.partial(repeated, tensors=tensors, reuse=options.reuse)
     contenders: dict[str, Contender] = {
         "selection": steps_of(lambda t: select_blocks(t.kernel, block, point.ratio))
     }
@@ -131,29 +130,6 @@ def linear_table(records: list[Record], options: Linear, peak: Peak, environment
             f"{record['selection_share']:.1%}",
         )
     return table
-
-
-def _steps(phase: Phase, tensors: Tensors, reuse: bool) -> Contender:
-    """Runs a phase so many times; on a CPU each waits for the last, lest two run at once.
-
-    Args:
-      phase: what is run.
-      tensors: what it is given.
-      reuse: whether results are written over those of the step before.
-    """
-    donated = 0 if reuse else None
-    compiled = jax.jit(lambda last, t: phase(t), donate_argnums=donated, keep_unused=True)
-    last = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(phase, tensors))
-    wait = jax.default_backend() == "cpu"
-
-    def run(n_steps: int) -> None:
-        nonlocal last
-        for step in range(n_steps):
-            last = compiled(last, tensors)
-            if wait or step == n_steps - 1:
-                jax.block_until_ready(last)
-
-    return run
 
 
 def _plain(options: Linear) -> Record:

@@ -12,6 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,29 @@ def take_turns(
             if counts:
                 seconds[name].append(elapsed / n_steps)
     return seconds
+
+
+def repeated[T](phase: Callable[[T], Any], tensors: T, reuse: bool = True) -> Contender:
+    """Runs a phase so many times; on a CPU each waits for the last, lest two run at once.
+
+    Args:
+      phase: what is run.
+      tensors: what it is given.
+      reuse: whether results are written over those of the step before.
+    """
+    donated = 0 if reuse else None
+    compiled = jax.jit(lambda last, t: phase(t), donate_argnums=donated, keep_unused=True)
+    last = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(phase, tensors))
+    wait = jax.default_backend() == "cpu"
+
+    def run(n_steps: int) -> None:
+        nonlocal last
+        for step in range(n_steps):
+            last = compiled(last, tensors)
+            if wait or step == n_steps - 1:
+                jax.block_until_ready(last)
+
+    return run
 
 
 def steps_in_a_turn(contender: Contender, seconds: float = 0.02) -> int:
