@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pallas_kernels import Engine, dense_convolution
 from pallas_kernels.dense_convolution import Geometry
-from sparsemlp.engines import check_engine, choose_compact
+from sparsemlp.engines import check_engine, choose_unmasked
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups, prune_gradient
 from sparsemlp.image_activations import CompactImage, compact_image, skips
@@ -112,7 +112,7 @@ def sparse_conv(
         )
     compact_engine = None
     if activation is not None:
-        compact_engine = choose_compact(engine, (kernel.shape[2], kernel.shape[3]), str(dtype))
+        compact_engine = choose_unmasked(engine, (kernel.shape[2], kernel.shape[3]), str(dtype))
     image = (x.shape[1], x.shape[2])
     layer = _Layer(geometry, size, image, backward, activation, gradient, compact_engine)
     kept = mask.dense().reshape(kernel.shape) if mask is not None and masked else None
