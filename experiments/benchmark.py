@@ -3,8 +3,8 @@
     python experiments/benchmark.py step
 
 prints the median time of a CIFAR-10 training step (batch 128, augmentation and optimizer
-included): dense, masked with each engine that runs here, and, if PyTorch is installed, the
-thesis' way in PyTorch. About two minutes on 2 cores.
+included): dense, masked with each engine that runs here, with the options of every --more, and, if
+PyTorch is installed, the thesis' way in PyTorch. About two minutes on 2 cores.
 
     python experiments/benchmark.py linear
 

@@ -1,8 +1,9 @@
-"""The time of a whole training step: dense, masked with each engine, and PyTorch."""
+"""The time of a whole training step: dense, masked with each engine, other rules, and PyTorch."""
 
 import dataclasses
 import functools
 import importlib.util
+import shlex
 import sys
 from typing import Annotated
 
@@ -24,8 +25,12 @@ from sparsemlp.training import train_steps
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The median time of a whole training step of the CIFAR-10 model."""
+    """The median time of a whole training step on images like CIFAR-10's."""
 
+    model: str = "resmlp"
+    """resmlp or resnet9; the latter without PyTorch, and masked by reference alone."""
+    more: tuple[str, ...] = ()
+    """Further contenders, each a string of options of cifar10.py: "--activation=8x8:0.8"."""
     block: str = "32x32"
     """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
     ratio: float = 0.8
@@ -41,23 +46,34 @@ class Step:
 
 
 def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
-    """The median time of a whole training step of the CIFAR-10 model."""
+    """The median time of a whole training step on images like CIFAR-10's."""
     if options.rounds < 1 or options.steps < 1:
         raise InputError("--rounds and --steps must be at least 1")
     if options.ratio == 0:
         raise InputError("--ratio=0 is the dense baseline itself: choose a ratio in (0, 1)")
     dataset = random_images(max(2048, options.batch_size))
     masked = f"{options.block} at {options.ratio:g}, {options.backward}"
-    contenders: dict[str, Contender] = {"dense": _jax_steps(dataset, options, 0.0, "auto")}
-    for engine in ENGINES:
-        contenders[f"{engine}: {masked}"] = _jax_steps(dataset, options, options.ratio, engine)
-    has_torch = importlib.util.find_spec("torch") is not None
+    config = Config(
+        model=options.model,
+        block=options.block,
+        backward=options.backward,
+        batch_size=options.batch_size,
+    )
+    contenders: dict[str, Contender] = {"dense": _jax_steps(dataset, config)}
+    resmlp = options.model == "resmlp"
+    for engine in ENGINES if resmlp else ("reference",):
+        own = dataclasses.replace(config, ratio=options.ratio, engine=engine)
+        contenders[f"{engine}: {masked}"] = _jax_steps(dataset, own)
+    for text in options.more:
+        own = tyro.cli(Config, args=shlex.split(text), default=config, prog=f"--more {text!r}")
+        contenders[text] = _jax_steps(dataset, own)
+    has_torch = resmlp and importlib.util.find_spec("torch") is not None
     if has_torch:
         contenders |= _pytorch_steps(dataset, options, masked)
-    else:
+    elif resmlp:
         print("PyTorch is not installed (extra `peers`): its rows are left out", file=sys.stderr)
     seconds = take_turns(contenders, options.rounds, options.steps)
-    title = f"training step, batch {options.batch_size}, float32"
+    title = f"{options.model}, training step, batch {options.batch_size}, float32"
     print_table(title, seconds, "dense", ("torch",) if has_torch else ())
 
 
@@ -97,19 +113,15 @@ def _pytorch_steps(dataset: ImageDataset, options: Step, masked: str) -> dict[st
     }
 
 
-def _jax_steps(dataset: ImageDataset, options: Step, ratio: float, engine: str) -> Contender:
-    config = Config(
-        block=options.block,
-        ratio=ratio,
-        backward=options.backward,
-        batch_size=options.batch_size,
-        engine=engine,
-    )
-    program = build_program(resolve(config, dataset.name), dataset)
+def _jax_steps(dataset: ImageDataset, config: Config) -> Contender:
+    settings = resolve(config, dataset.name)
+    program = build_program(settings, dataset)
     images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)
     order = jnp.arange(len(labels), dtype=jnp.int32)
     state = initial_state(program)
-    run = functools.partial(train_steps, program, batch_size=options.batch_size, masked=ratio > 0)
+    run = functools.partial(
+        train_steps, program, batch_size=settings.batch_size, masked=bool(settings.ratio)
+    )
 
     def train(n_steps: int) -> None:
         nonlocal state
