@@ -30,7 +30,8 @@ class Step:
     model: str = "resmlp"
     """resmlp or resnet9; the latter without PyTorch, and masked by reference alone."""
     more: tuple[str, ...] = ()
-    """Further contenders, each a string of options of cifar10.py: "--activation=8x8:0.8"."""
+    """Further contenders, each the options of cifar10.py that it has, without their dashes:
+    "ratio=0.8 activation=8x8:0.8"."""
     block: str = "32x32"
     """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
     ratio: float = 0.8
@@ -65,7 +66,8 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
         own = dataclasses.replace(config, ratio=options.ratio, engine=engine)
         contenders[f"{engine}: {masked}"] = _jax_steps(dataset, own)
     for text in options.more:
-        own = tyro.cli(Config, args=shlex.split(text), default=config, prog=f"--more {text!r}")
+        words = [f"--{word}" for word in shlex.split(text)]
+        own = tyro.cli(Config, args=words, default=config, prog=f"--more={text!r}")
         contenders[text] = _jax_steps(dataset, own)
     has_torch = resmlp and importlib.util.find_spec("torch") is not None
     if has_torch:

@@ -7,10 +7,10 @@ from sparsemlp import InputError
 
 
 def test_a_whole_training_step_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    more = ("--ratio=0.5 --activation=8x8:0.8 --gradient=2:4",)
+    more = ("ratio=0.5 activation=8x8:0.8 gradient=2:4",)
     benchmark_step.measure_step(benchmark_step.Step(batch_size=2, rounds=1, steps=1, more=more))
     text = capsys.readouterr().out
-    assert "--activation=8x8:0.8" in text
+    assert "activation=8x8:0.8" in text
     assert "dense" in text
     assert "reference: 32x32 at 0.8, masked" in text
 
