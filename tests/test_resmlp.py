@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 from reference_resmlp import Tree, resmlp_forward, resmlp_loss_gradients
 
-from sparsemlp import (
-    ActivationPooling,
-    ActivationPruning,
-    BlockMasking,
-    GradientPruning,
-    ResMLP,
-    flatten_masks,
-    select_masks,
-)
+from sparsemlp import BlockMasking, ResMLP, flatten_masks, select_masks
 from sparsemlp.errors import InputError
 from sparsemlp.resmlp import patches
 from sparsemlp.rules import Backward
@@ -153,70 +145,6 @@ def test_the_loss_gradient_of_dropped_weights_is_exactly_zero(params, masks, ima
         kept = np.asarray(mask.dense())
         np.testing.assert_array_equal(of_kernel[~kept], 0.0)
         assert np.all(of_kernel[kept] != 0)
-
-
-def gradients_of(model: ResMLP, params: Tree, images: jax.Array) -> Tree:
-    """Gradients of a sum of squares of the logits."""
-
-    def loss(params: Tree) -> jax.Array:
-        return jnp.sum(jnp.square(run(model, {"params": params}, images, train=True)))
-
-    return jax.jit(jax.grad(loss))(params)
-
-
-def assert_close(found: Tree, expected: Tree) -> None:
-    """Equal up to rounding, relative to the largest entry of each parameter."""
-    for (path, a), b in zip(
-        jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True
-    ):
-        bound = ROUNDING * max(1.0, float(jnp.max(jnp.abs(b))))
-        np.testing.assert_allclose(a, b, rtol=0, atol=bound, err_msg=str(path))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"remat": True},
-        {"plan": {"*/XChannel?/kernel": ActivationPruning((4, 4), 0.0)}},
-        {"plan": {"*/X*/kernel": (ActivationPooling((1, 1)), GradientPruning(2, 2))}},
-    ],
-    ids=["remat", "pruning at 0", "pooling of 1, gradients 2:2"],
-)
-def test_computing_again_and_dropping_nothing_change_no_gradient(params, images, changes):
-    expected = gradients_of(tiny(), params, images)
-    assert_close(gradients_of(tiny(**changes), params, images), expected)
-
-
-def test_a_rule_for_activations_changes_the_gradients_of_its_kernels_and_of_no_other(
-    params, images
-):
-    dense = gradients_of(tiny(), params, images)
-    plan = {"*/XChannel2/kernel": ActivationPruning((4, 2), 0.7)}
-    found = gradients_of(tiny(plan=plan), params, images)
-    for index in range(DEPTH):
-        name = f"block_{index}"
-        pruned = found[name]["XChannel2"].pop("kernel")
-        assert np.any(np.abs(pruned - dense[name]["XChannel2"].pop("kernel")) > ROUNDING)
-    assert_close(found, dense)
-
-
-@pytest.mark.parametrize(
-    "rule", [ActivationPruning((8, 8), 0.8), ActivationPooling((2, 2))], ids=["pruning", "pooling"]
-)
-def test_the_compiled_step_needs_less_memory_with_a_rule_for_activations(rule):
-    def temporary_bytes(plan: Any) -> int:
-        model = ResMLP(dim=32, depth=4, plan=plan)
-        images = jax.ShapeDtypeStruct((32, 32, 32, 3), jnp.float32)
-        params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-
-        def loss(params: Tree, images: jax.Array) -> jax.Array:
-            return jnp.sum(run(model, {"params": params}, images, train=True))
-
-        compiled = jax.jit(jax.grad(loss)).lower(params, images).compile()
-        analysis: Any = compiled.memory_analysis()
-        return analysis.temp_size_in_bytes
-
-    assert temporary_bytes({"*/X*/kernel": rule}) < 0.55 * temporary_bytes({})
 
 
 def test_init_gives_plain_parameters_also_with_a_plan(images):

@@ -175,6 +175,25 @@ def test_under_a_rule_only_outputs_of_convolutions_are_kept_whole(rule):
     assert kept(build()).count(first) > 1
 
 
+def test_the_compiled_step_needs_less_memory_where_tensors_are_computed_again():
+    def temporary_bytes(**changes: Any) -> int:
+        model = ResNet9(image_size=16, width=16, **changes)
+        images = jax.ShapeDtypeStruct((64, 16, 16, 3), jnp.float32)
+        own = jax.eval_shape(model.init, jax.random.key(0), images)
+
+        def loss(params, stats, images):
+            logits: Any = model.apply({"params": params, "batch_stats": stats}, images, train=True)
+            return jnp.sum(logits)
+
+        lowered = jax.jit(jax.grad(loss)).lower(own["params"], own["batch_stats"], images)
+        analysis: Any = lowered.compile().memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    dense = temporary_bytes()
+    assert temporary_bytes(remat=True) < 0.9 * dense
+    assert temporary_bytes(plan={INNER: ActivationPruning((8, 8), 0.8)}) < dense
+
+
 def test_bfloat16_computes_in_it_and_gives_float32_logits():
     model = build(dtype=jnp.bfloat16)
     y = jax.jit(model.apply)(variables(), IMAGES)

@@ -1,0 +1,107 @@
+"""ResMLP with rules for activations and gradients: what they change, and what they save."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsemlp import ActivationPooling, ActivationPruning, GradientPruning, ResMLP
+
+BATCH, SIZE, DEPTH = 3, 8, 2
+LAYERS_IN_A_ROW = 1 + 3 * DEPTH + 1
+# One rounding of the longest sum a layer, forward and backward, of errors of random sign.
+ROUNDING = 4 * float(np.finfo(np.float32).eps) * math.sqrt(2 * LAYERS_IN_A_ROW * BATCH * 16)
+
+
+def tiny(**changes: Any) -> ResMLP:
+    return ResMLP(SIZE, 2, 3, dim=8, depth=DEPTH, expansion=2, n_classes=5, **changes)
+
+
+def run(model: ResMLP, params: Any, images: jax.Array) -> Any:
+    """The logits of a training step."""
+    return model.apply({"params": params}, images, train=True)
+
+
+@pytest.fixture(scope="module")
+def images() -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, SIZE, SIZE, 3)), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def params(images) -> Any:
+    """Parameters of which none is zero or one, so that each of them matters."""
+    shapes = jax.eval_shape(tiny().init, jax.random.key(0), images)["params"]
+    rng = np.random.default_rng(2)
+
+    def draw(shape: jax.ShapeDtypeStruct) -> jax.Array:
+        fan_in = shape.shape[0] if len(shape.shape) == 2 else 1
+        return jnp.asarray(rng.normal(size=shape.shape) / math.sqrt(fan_in), jnp.float32)
+
+    return jax.tree.map(draw, shapes)
+
+
+def gradients_of(model: ResMLP, params: Any, images: jax.Array) -> Any:
+    """Gradients of a sum of squares of the logits."""
+
+    def loss(params: Any) -> jax.Array:
+        return jnp.sum(jnp.square(run(model, params, images)))
+
+    return jax.jit(jax.grad(loss))(params)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Equal up to rounding, relative to the largest entry of each parameter."""
+    for (path, a), b in zip(
+        jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True
+    ):
+        bound = ROUNDING * max(1.0, float(jnp.max(jnp.abs(b))))
+        np.testing.assert_allclose(a, b, rtol=0, atol=bound, err_msg=str(path))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"remat": True},
+        {"plan": {"*/XChannel?/kernel": ActivationPruning((4, 4), 0.0)}},
+        {"plan": {"*/X*/kernel": (ActivationPooling((1, 1)), GradientPruning(2, 2))}},
+    ],
+    ids=["remat", "pruning at 0", "pooling of 1, gradients 2:2"],
+)
+def test_computing_again_and_dropping_nothing_change_no_gradient(params, images, changes):
+    expected = gradients_of(tiny(), params, images)
+    assert_close(gradients_of(tiny(**changes), params, images), expected)
+
+
+def test_a_rule_for_activations_changes_the_gradients_of_its_kernels_and_of_no_other(
+    params, images
+):
+    dense = gradients_of(tiny(), params, images)
+    plan = {"*/XChannel2/kernel": ActivationPruning((4, 2), 0.7)}
+    found = gradients_of(tiny(plan=plan), params, images)
+    for index in range(DEPTH):
+        name = f"block_{index}"
+        pruned = found[name]["XChannel2"].pop("kernel")
+        assert np.any(np.abs(pruned - dense[name]["XChannel2"].pop("kernel")) > ROUNDING)
+    assert_close(found, dense)
+
+
+@pytest.mark.parametrize(
+    "rule", [ActivationPruning((8, 8), 0.8), ActivationPooling((2, 2))], ids=["pruning", "pooling"]
+)
+def test_the_compiled_step_needs_less_memory_with_a_rule_for_activations(rule):
+    def temporary_bytes(plan: Any) -> int:
+        model = ResMLP(dim=32, depth=4, plan=plan)
+        images = jax.ShapeDtypeStruct((32, 32, 32, 3), jnp.float32)
+        params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+
+        def loss(params: Any, images: jax.Array) -> jax.Array:
+            return jnp.sum(run(model, params, images))
+
+        compiled = jax.jit(jax.grad(loss)).lower(params, images).compile()
+        analysis: Any = compiled.memory_analysis()
+        return analysis.temp_size_in_bytes
+
+    assert temporary_bytes({"*/X*/kernel": rule}) < 0.55 * temporary_bytes({})
