@@ -124,6 +124,23 @@ class Engine(abc.ABC):
         """`dW = (x^T dy) * M` and `db`, dy summed over all but its features."""
         return self.kernel_gradient(x, dy, kept, layer), dense.bias_gradient(dy, layer.axis)
 
+    def largest_blocks(
+        self, x: Float[Array, "..."], block: tuple[int, int], k: int, axis: Literal[-1, -2]
+    ) -> tuple[Float[Array, "k height width"], Int[Array, " k"]] | None:
+        """The k blocks of an activation with the largest Frobenius norm, if this engine finds them.
+
+        Args:
+          x: `[..., in]`, or `[..., in, channels]` with `axis = -2`.
+          block: `(height, width)`: rows over all of x but `axis`, flattened, columns over `axis`.
+          k: how many.
+          axis: the axis that the layer contracts.
+
+        Returns:
+          The blocks and their flat ids, ascending; equal norms keep the lower id. None: rank all of
+          them and take the first.
+        """
+        return None
+
     def compact_gradient(
         self,
         values: Float[Array, "k height width"],

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import Engine, dense
+from pallas_kernels import Engine, Reference, dense
 from pallas_kernels.layout import spread_activation, take_blocks
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
@@ -24,6 +24,7 @@ from sparsemlp.rules import ActivationPooling, ActivationPruning
 from sparsemlp.selection import SCORES, largest
 
 Axis = Literal[-1, -2]
+_REFERENCE = Reference()
 
 _NAME = "compact_activation"
 """How `jax.checkpoint` knows what is kept of an activation."""
@@ -58,7 +59,10 @@ class CompactActivation(abc.ABC):
 
 
 def compact(
-    x: Float[Array, "..."], rule: ActivationPruning | ActivationPooling, axis: Axis
+    x: Float[Array, "..."],
+    rule: ActivationPruning | ActivationPooling,
+    axis: Axis,
+    engine: Engine = _REFERENCE,
 ) -> CompactActivation | None:
     """Keeps of an activation what its rule says.
 
@@ -66,6 +70,7 @@ def compact(
       x: `[..., in]`, or `[..., in, channels]` with `axis = -2`.
       rule: what is kept.
       axis: the axis that the layer contracts.
+      engine: who finds the largest blocks.
 
     Returns:
       What is kept, or None where the rule drops nothing: ratio 0, windows of one.
@@ -76,10 +81,9 @@ def compact(
     check_activation(rule, x.shape, axis)
     if isinstance(rule, ActivationPooling):
         return None if rule.window == (1, 1) else _pool(x, rule, axis)
-    rows = jnp.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
-    n_blocks = math.prod(_grid(rows.shape, rule.block))
+    n_blocks = x.size // math.prod(rule.block)
     k = n_kept_blocks(n_blocks, rule.ratio)
-    return None if k == n_blocks else _prune(x, rows, rule, k, axis)
+    return None if k == n_blocks else _prune(x, rule, k, axis, engine)
 
 
 def check_activation(
@@ -117,10 +121,6 @@ def check_sides(
             )
 
 
-def _grid(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
-    return shape[0] // block[0], shape[1] // block[1]
-
-
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=("values", "ids"), meta_fields=("shape", "axis")
 )
@@ -150,9 +150,14 @@ class PrunedActivation(CompactActivation):
         return engine.compact_gradient(self.values, self.ids, dy, self.shape[self.axis], self.axis)
 
 
-def _prune(x: Array, rows: Array, rule: ActivationPruning, k: int, axis: Axis) -> PrunedActivation:
-    down, across = _grid(rows.shape, rule.block)
+def _prune(
+    x: Array, rule: ActivationPruning, k: int, axis: Axis, engine: Engine
+) -> PrunedActivation:
+    if rule.score == "l2" and (found := engine.largest_blocks(x, rule.block, k, axis)) is not None:
+        return PrunedActivation(named(found[0]), named(found[1]), x.shape, axis)
     height, width = rule.block
+    rows = jnp.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
+    down, across = rows.shape[0] // height, rows.shape[1] // width
     blocks = rows.reshape(down, height, across, width).swapaxes(1, 2).astype(jnp.float32)
     score = rule.score if callable(rule.score) else SCORES[rule.score]
     ids = largest(jax.lax.stop_gradient(score(blocks)).reshape(-1), k)

@@ -138,7 +138,10 @@ class _Layer:
 
     def keep(self, x: Array) -> Array | CompactImage:
         """What the backward pass is given of x."""
-        kept = None if self.activation is None else compact_image(x, self.activation)
+        if self.activation is None:
+            return x
+        assert self.engine is not None
+        kept = compact_image(x, self.activation, self.engine)
         return x if kept is None else kept
 
     def kernel_gradient(self, kept: Array | CompactImage, dy: Array) -> Array:

@@ -21,7 +21,9 @@ from sparsemlp.rules import ActivationPooling, ActivationPruning
 
 
 def compact_image(
-    x: Float[Array, "batch height width channels"], rule: ActivationPruning | ActivationPooling
+    x: Float[Array, "batch height width channels"],
+    rule: ActivationPruning | ActivationPooling,
+    engine: Engine,
 ) -> "CompactImage | None":
     """Keeps of images what a rule says.
 
@@ -29,6 +31,7 @@ def compact_image(
       x: images, channels last.
       rule: blocks of pixels (all images flattened, row by row) and channels, or the means of
         windows `(height, width)` of pixels, channel by channel.
+      engine: who finds the largest blocks.
 
     Returns:
       What is kept, or None where the rule drops nothing: ratio 0, windows of one.
@@ -37,7 +40,7 @@ def compact_image(
       InputError: a block or window that does not divide x.
     """
     if isinstance(rule, ActivationPruning):
-        kept = compact(x, rule, -1)
+        kept = compact(x, rule, -1, engine)
         assert kept is None or isinstance(kept, PrunedActivation)
         return kept
     if rule.window == (1, 1):

@@ -115,7 +115,10 @@ class _Rules:
 
     def keep(self, x: Array) -> Array | CompactActivation:
         """What the backward pass is given of x."""
-        kept = None if self.activation is None else compact(x, self.activation, self.axis)
+        if self.activation is None:
+            return x
+        assert self.engine is not None
+        kept = compact(x, self.activation, self.axis, self.engine)
         return x if kept is None else kept
 
     def prune(self, dy: Array, rng: Array | None) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import unfolded
 
+from pallas_kernels import ENGINES
 from sparsemlp import (
     ActivationPooling,
     ActivationPruning,
@@ -92,7 +93,7 @@ def test_each_product_is_that_of_its_operands(
     index, _ = unfolded.windows(X, SIZE, (stride, stride), SIDES[stride])
     m = np.asarray(MASK.dense()) if masked else 1
     w = np.float64(kernel).reshape(MATRIX)
-    kept = None if activation is None else compact_image(x, activation)
+    kept = None if activation is None else compact_image(x, activation, ENGINES["reference"])
     rows = unfolded.unfold(x, index)
     own = rows if kept is None else unfolded.unfold(kept.dense(), index)
     pruned = dy if gradient is None else prune_gradient(dy, gradient)

@@ -11,13 +11,14 @@ from sparsemlp.activations import PrunedActivation
 from sparsemlp.errors import InputError
 from sparsemlp.image_activations import PooledImage, compact_image, skips
 
+REFERENCE = ENGINES["reference"]
 EPS = np.finfo(np.float32).eps
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 6, 8)), jnp.float32)
 DY = jnp.asarray(np.random.default_rng(1).normal(size=(2, 4, 6, 5)), jnp.float32)
 
 
 def test_means_of_windows_of_pixels_channel_by_channel():
-    kept = jax.jit(lambda x: compact_image(x, ActivationPooling((2, 3))))(X)
+    kept = jax.jit(lambda x: compact_image(x, ActivationPooling((2, 3)), REFERENCE))(X)
     assert isinstance(kept, PooledImage)
     expected = np.float64(X).reshape(2, 2, 2, 2, 3, 8).mean(axis=(2, 4))
     np.testing.assert_allclose(kept.means, expected, atol=4 * EPS * np.abs(X).max())
@@ -29,7 +30,7 @@ def test_means_of_windows_of_pixels_channel_by_channel():
 
 
 def test_blocks_of_pixels_and_channels():
-    kept = compact_image(X, ActivationPruning((6, 4), 0.5))
+    kept = compact_image(X, ActivationPruning((6, 4), 0.5), REFERENCE)
     assert isinstance(kept, PrunedActivation)
     assert kept.values.shape == (8, 6, 4)
     blocks = np.float64(X).reshape(8, 6, 2, 4)
@@ -41,7 +42,7 @@ def test_blocks_of_pixels_and_channels():
 
 @pytest.mark.parametrize("rule", [ActivationPruning((4, 4), 0.0), ActivationPooling((1, 1))])
 def test_a_rule_that_drops_nothing_keeps_the_images_themselves(rule):
-    assert compact_image(X, rule) is None
+    assert compact_image(X, rule, REFERENCE) is None
 
 
 @pytest.mark.parametrize(
@@ -54,13 +55,13 @@ def test_a_rule_that_drops_nothing_keeps_the_images_themselves(rule):
 )
 def test_what_does_not_divide_images_is_refused(rule, message):
     with pytest.raises(InputError, match=message):
-        compact_image(X, rule)
+        compact_image(X, rule, REFERENCE)
 
 
 def test_which_products_are_smaller_than_dense():
-    pooled = compact_image(X, ActivationPooling((2, 2)))
-    wide = compact_image(X, ActivationPruning((2, 4), 0.5))
-    narrow = compact_image(X, ActivationPruning((2, 2), 0.5))
+    pooled = compact_image(X, ActivationPooling((2, 2)), REFERENCE)
+    wide = compact_image(X, ActivationPruning((2, 4), 0.5), REFERENCE)
+    narrow = compact_image(X, ActivationPruning((2, 2), 0.5), REFERENCE)
     assert pooled is not None
     assert wide is not None
     assert narrow is not None
@@ -70,7 +71,7 @@ def test_which_products_are_smaller_than_dense():
 
 def test_pooling_in_bfloat16_sums_in_float32():
     ones = jnp.ones((1, 32, 32, 1), jnp.bfloat16) * 1.0078125
-    kept = compact_image(ones, ActivationPooling((32, 32)))
+    kept = compact_image(ones, ActivationPooling((32, 32)), REFERENCE)
     assert isinstance(kept, PooledImage)
     assert float(kept.means[0, 0, 0, 0]) == 1.0078125
     dy = jnp.ones((1, 32, 32, 1), jnp.bfloat16)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ _HANDLERS = (
     "sparsemlp_multiply",
     "sparsemlp_gradient",
     "sparsemlp_compact",
+    "sparsemlp_largest_blocks",
     "sparsemlp_pruned",
     "sparsemlp_mlp",
     "sparsemlp_mlp_gradient",
@@ -95,6 +97,22 @@ def gradient(
     _vmap_in_turn(call)
     dw, db = call(x, dy, kept)
     return dw, db
+
+
+def largest_blocks(
+    x: Float[Array, "..."], block: tuple[int, int], k: int, axis: int
+) -> tuple[Float[Array, "k height width"], Int[Array, " k"]]:
+    """The k blocks of x with the largest norm, and their ids, ascending."""
+    options = {"axis": np.int64(axis)}
+
+    @custom_vmap
+    def call(*operands: Array) -> list[Array]:
+        shapes = [(k, *block), (k,)]
+        return _call("sparsemlp_largest_blocks", shapes, operands, options, (x.dtype, jnp.int32))
+
+    _vmap_in_turn(call)
+    values, ids = call(x)
+    return values, ids
 
 
 def compact_gradient(
@@ -179,19 +197,26 @@ def _loaded() -> ctypes.CDLL:
 
 
 def _call(
-    name: str, shapes: Sequence[Sequence[int]], operands: Sequence[Array], options: dict
+    name: str,
+    shapes: Sequence[Sequence[int]],
+    operands: Sequence[Array],
+    options: dict,
+    dtypes: Sequence[Any] | None = None,
 ) -> list[Array]:
-    """Calls a kernel; its results vary over the mesh axes of the operand that varies over most."""
+    """Calls a kernel; its results vary over the mesh axes of the operand that varies over most.
+
+    They have the dtype of the first operand unless `dtypes` says otherwise.
+    """
     _loaded()
     most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
     mesh = most.sharding.mesh
     result = functools.partial(
         jax.ShapeDtypeStruct,
-        dtype=operands[0].dtype,
         sharding=None if mesh.empty else NamedSharding(mesh, PartitionSpec()),
         manual_axis_type=most.manual_axis_type,
     )
-    results = [result(tuple(shape)) for shape in shapes]
+    dtypes = [operands[0].dtype] * len(shapes) if dtypes is None else dtypes
+    results = [result(tuple(s), dtype=d) for s, d in zip(shapes, dtypes, strict=True)]
     return list(jax.ffi.ffi_call(name, results)(*operands, **options))
 
 

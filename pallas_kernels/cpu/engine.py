@@ -97,6 +97,12 @@ class Cpu(Engine):
             return _REFERENCE.parameter_gradients(x, dy, kept, layer)
         return calls.gradient(x, dy, kept, layer, with_bias=True)
 
+    def largest_blocks(
+        self, x: Float[Array, "..."], block: tuple[int, int], k: int, axis: Literal[-1, -2]
+    ) -> tuple[Float[Array, "k height width"], Int[Array, " k"]]:
+        """The k blocks with the largest norm, in one pass over x and another over them."""
+        return calls.largest_blocks(x, block, k, axis)
+
     def compact_gradient(
         self,
         values: Float[Array, "k height width"],

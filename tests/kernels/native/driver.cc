@@ -4,6 +4,7 @@
 // Operands, results and scratch lie each in an allocation of exactly their size, scratch in a new
 // one for every call. What is allocated is NaN until it is written, and so are dropped blocks.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -23,6 +24,7 @@
 
 #include "compact.h"
 #include "gradient.h"
+#include "largest_blocks.h"
 #include "mlp_gradient.h"
 #include "product.h"
 #include "pruned.h"
@@ -270,6 +272,65 @@ void check_compacts() {
   }
 }
 
+// The blocks of an activation with the largest norm. All entries of a block have one magnitude, a
+// small integer, so that norms are exact and many of them equal.
+template <typename T>
+void check_largest_blocks(int64_t height, int64_t width, int64_t down, int64_t across, int64_t k,
+                          int64_t channels, bool tokens) {
+  if (is_left_out()) return;
+  const BlockGrid grid{down * height, across * width, height, width};
+  std::vector<int64_t> magnitudes(grid.count()), order(grid.count());
+  for (int64_t i = 0; i < grid.count(); ++i) magnitudes[i] = random_bits() % 5, order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return magnitudes[a] > magnitudes[b]; });
+  order.resize(k);
+  std::sort(order.begin(), order.end());
+  std::vector<T> x(grid.n * grid.in);
+  Numbers values(k * height * width);
+  for (int64_t row = 0; row < grid.n; ++row) {
+    for (int64_t column = 0; column < grid.in; ++column) {
+      const int64_t id = row / height * across + column / width;
+      const double sign = random_bits() % 2 ? 1 : -1;
+      const int64_t place = tokens ? (row / channels * grid.in + column) * channels + row % channels
+                                   : row * grid.in + column;
+      narrow(static_cast<float>(sign * magnitudes[id]), &x[place]);
+      const auto found = std::lower_bound(order.begin(), order.end(), id);
+      if (found == order.end() || *found != id) continue;
+      const int64_t s = found - order.begin();
+      values[(s * height + row % height) * width + column % width] = {sign * magnitudes[id], 0};
+    }
+  }
+  const std::string what = "largest " + std::to_string(k) + " blocks " + std::to_string(height) +
+                           "x" + std::to_string(width) + " of " + std::to_string(grid.n) + "x" +
+                           std::to_string(grid.in) + (tokens ? " tokens" : " features");
+  check<T>(what, {values}, [&](const Pool& pool, auto& to) {
+    std::vector<int32_t> ids(k, -1);
+    if (tokens) {
+      take_largest(pool, grid, TokenBlocks<T>{x.data(), channels}, k, ids.data(), to[0].data());
+    } else {
+      take_largest(pool, grid, FeatureBlocks<T>{x.data()}, k, ids.data(), to[0].data());
+    }
+    if (std::equal(ids.begin(), ids.end(), order.begin())) return;
+    std::printf("%s: other ids\n", what.c_str());
+    std::exit(1);
+  });
+}
+
+template <typename T>
+void check_largest_blocks() {
+  const int64_t shapes[][4] = {{1, 1, 6, 3},   {4, 4, 3, 2},    {8, 8, 9, 4},    {2, 17, 6, 2},
+                               {33, 5, 2, 3},  {8, 32, 200, 1}, {300, 4, 4, 40}, {4, 8, 0, 2},
+                               {6, 16, 70, 11}};
+  for (const auto& [height, width, down, across] : shapes) {
+    const int64_t count = down * across;
+    for (const int64_t k : {int64_t{0}, std::min<int64_t>(1, count), count / 2, count}) {
+      check_largest_blocks<T>(height, width, down, across, k, 1, false);
+      check_largest_blocks<T>(height, width, down, across, k, 1, true);
+      if (height * down % 6 == 0) check_largest_blocks<T>(height, width, down, across, k, 6, true);
+    }
+  }
+}
+
 // dX from the largest of every m neighbours in rows of dY, with ties and zeros among them; with
 // positions > 0 rescaled.
 template <typename T>
@@ -393,6 +454,8 @@ int main(int n_arguments, char** arguments) {
   sparsemlp::check_layers<sparsemlp::BFloat16>();
   sparsemlp::check_compacts<float>();
   sparsemlp::check_compacts<sparsemlp::BFloat16>();
+  sparsemlp::check_largest_blocks<float>();
+  sparsemlp::check_largest_blocks<sparsemlp::BFloat16>();
   sparsemlp::check_pruneds<float>();
   sparsemlp::check_pruneds<sparsemlp::BFloat16>();
   sparsemlp::check_mlps<float>();
