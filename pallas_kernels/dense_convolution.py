@@ -1,7 +1,8 @@
 """The three products of a dense convolution, by XLA.
 
 Images are `[batch, height, width, channels]`, kernels `[height, width, in, out]`. Nothing is
-unfolded: XLA has a convolution for each of the three.
+unfolded: XLA has a convolution for each of the three, and at stride 1 the kernel's gradient is also
+a product of pixels for each position of the kernel.
 """
 
 import dataclasses
@@ -13,7 +14,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from pallas_kernels import dense
+
 Padding = tuple[tuple[int, int], tuple[int, int]]
+
+_BY_POSITION_ON_CPU = 128
+"""Input channels from which processors take the kernel's gradient by position. Measured with 3x3
+kernels on a Xeon: 1.8 to 2.1 times as fast as XLA's convolution at 256 and 512, as fast at 64."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +73,16 @@ def kernel_gradient(
     kernel_size: tuple[int, int],
     geometry: Geometry,
 ) -> Float[Array, "down across in out"]:
-    """The gradient of the kernel from x and that of y."""
+    """The gradient of the kernel from x and that of y, by XLA's convolution or by position."""
+    if (
+        jax.default_backend() == "cpu"
+        and geometry.strides == (1, 1)
+        and x.shape[3] >= _BY_POSITION_ON_CPU
+    ):
+        image = (x.shape[1], x.shape[2])
+        return by_position(
+            lambda seen: dense.kernel_gradient(x, seen, -1), dy, kernel_size, image, geometry
+        )
     shape = (*kernel_size, x.shape[3], dy.shape[3])
     (dw,) = jax.linear_transpose(lambda w: product(x, w, geometry), _alike(dy, shape))(dy)
     return dw

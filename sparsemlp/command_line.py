@@ -39,7 +39,9 @@ class Arguments:
 
     run: Annotated[Config, tyro.conf.arg(name="")]
     """What to train."""
-    out: Annotated[Path | None, open_default("FOLDER", "runs/TIME-DATASET-MASKING-seedN")] = None
+    out: Annotated[Path | None, open_default("FOLDER", "runs/TIME-DATASET-MODEL-MASKING-seedN")] = (
+        None
+    )
     """Folder of the run, made with its parents."""
     resume: Annotated[Path | None, open_default("FOLDER", "none, start a new run")] = None
     """Folder of an interrupted run to continue, with the options it was started with."""
@@ -170,7 +172,8 @@ def _located(dataset: str) -> str:
 
 def _default_folder(settings: Settings, dataset: ImageDataset) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    words = re.findall(r"[\w.]+", f"{dataset.name} {describe_masking(settings)}"[:80])
+    model = "" if settings.model == "resmlp" else settings.model
+    words = re.findall(r"[\w.]+", f"{dataset.name} {model} {describe_masking(settings)}"[:80])
     return Path("runs") / "-".join([now, *words, f"seed{settings.seed}"])
 
 

@@ -58,9 +58,22 @@ def test_the_kernels_gradient_is_a_product_of_pixels_at_each_position(size, geom
         return x.reshape(-1, X[3]).T @ seen.reshape(-1, N_OUT)
 
     found = dense_convolution.by_position(product, dy, size, X[1:3], geometry)
-    expected = dense_convolution.kernel_gradient(x, dy, size, geometry)
-    assert found.shape == expected.shape
-    close(found, expected, dy.size, 10)
+    index, _ = unfolded.windows(X, size, (1, 1), geometry.padding)
+    expected = unfolded.unfold(x, index).T @ np.float64(dy).reshape(-1, N_OUT)
+    assert found.shape == (*size, X[3], N_OUT)
+    close(found.reshape(expected.shape), expected, len(index), 10)
+
+
+def test_many_channels_have_the_same_gradient_as_few():
+    """Processors take another way from 128 channels on."""
+    x, dy = normal((1, 3, 4, 128), 0), normal((1, 3, 4, N_OUT), 1)
+    geometry = Geometry((1, 1), ((1, 1), (1, 1)))
+    found = dense_convolution.kernel_gradient(x, dy, (3, 3), geometry)
+    few = [
+        dense_convolution.kernel_gradient(part, dy, (3, 3), geometry)
+        for part in jnp.split(x, 8, axis=3)
+    ]
+    close(found, np.concatenate(few, axis=2), 12, 10)
 
 
 def test_a_kernel_of_one_pixel_without_padding_reads_pixels_alone():
