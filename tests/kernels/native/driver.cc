@@ -281,8 +281,9 @@ void check_largest_blocks(int64_t height, int64_t width, int64_t down, int64_t a
   const BlockGrid grid{down * height, across * width, height, width};
   std::vector<int64_t> magnitudes(grid.count()), order(grid.count());
   for (int64_t i = 0; i < grid.count(); ++i) magnitudes[i] = random_bits() % 5, order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return magnitudes[a] > magnitudes[b]; });
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return magnitudes[a] > magnitudes[b] || (magnitudes[a] == magnitudes[b] && a < b);
+  });
   order.resize(k);
   std::sort(order.begin(), order.end());
   std::vector<T> x(grid.n * grid.in);
