@@ -79,6 +79,8 @@ class Row(NamedTuple):
 
 def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
     """The memory of loss and gradients, dense and with the rules for activations."""
+    # This process must leave a GPU's memory to those that measure its allocator.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if options.model not in _MODELS:
         raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(_MODELS)}")
     if not options.batch_size or not options.ratio:
@@ -173,7 +175,6 @@ def in_a_process_of_its_own(make: Callable[[], tuple[Loss, Any, Any]]) -> int | 
     """`allocated_bytes` in a new process, on a GPU; None elsewhere, where nobody counts."""
     if jax.default_backend() != "gpu":
         return None
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(allocated_bytes, make).result()
 

@@ -121,9 +121,7 @@ def _jax_steps(dataset: ImageDataset, config: Config) -> Contender:
     images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)
     order = jnp.arange(len(labels), dtype=jnp.int32)
     state = initial_state(program)
-    run = functools.partial(
-        train_steps, program, batch_size=settings.batch_size, masked=bool(settings.ratio)
-    )
+    run = functools.partial(train_steps, program, batch_size=settings.batch_size, masked=True)
 
     def train(n_steps: int) -> None:
         nonlocal state

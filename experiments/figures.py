@@ -78,9 +78,24 @@ def draw_accuracy(
         raise InputError(f"no run with a finished epoch lies below {folder}: give a folder of runs")
     title = f"{', '.join(sorted(models))} on {', '.join(sorted(datasets))}"
     figure = accuracy_figure(runs, title)
+    save_figure(figure, out)
+
+
+def check_picture(out: Path) -> str:
+    """The format of a picture by the ending of its file.
+
+    Raises:
+      InputError: the ending is that of no picture.
+    """
     kind = out.suffix.removeprefix(".").lower()
     if kind not in ("png", "pdf", "svg"):
         raise InputError(f"--out={out} is no picture: end it in .png, .pdf or .svg")
+    return kind
+
+
+def save_figure(figure: Figure, out: Path) -> None:
+    """Writes a figure, whole or not at all."""
+    kind = check_picture(out)
     write_whole(out, lambda file: figure.savefig(file, format=kind, dpi=120))
 
 

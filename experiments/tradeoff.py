@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
+from figures import check_picture, save_figure
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +24,6 @@ from sparsemlp import InputError
 from sparsemlp.config import Config, read_config
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import SaveError
-from sparsemlp.files import write_whole
 from sparsemlp.history import History
 from sparsemlp.program import build_program
 from sparsemlp.recipes import recipe
@@ -125,9 +125,7 @@ def draw_tradeoff(
       folder: folder of run folders.
       out: the picture, PNG, PDF or SVG by its ending.
     """
-    kind = out.suffix.removeprefix(".").lower()
-    if kind not in ("png", "pdf", "svg"):
-        raise InputError(f"--out={out} is no picture: end it in .png, .pdf or .svg")
+    check_picture(out)
     paths = [p.parent for p in sorted(folder.glob("**/metrics.jsonl")) if p.stat().st_size]
     if not paths:
         raise InputError(f"no run with a finished epoch lies below {folder}: give a folder of runs")
@@ -143,7 +141,7 @@ def draw_tradeoff(
     figure = tradeoff_figure(
         points, f"last epoch, memory as XLA for {jax.default_backend()} plans it"
     )
-    write_whole(out, lambda file: figure.savefig(file, format=kind, dpi=120))
+    save_figure(figure, out)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ def sparse_conv(
     The products of `sparse_linear`, with x unfolded into its windows and the kernel
     `[down * across * in, out]` for the weight; nothing is unfolded in memory. A 1x1 kernel without
     padding is `sparse_linear` itself, along the channels, on every engine. Of a larger one the
-    products with W are XLA's dense convolutions, over a masked kernel if there is a mask; dW from
-    pruned activations skips the dropped blocks where engine `cpu` computes it, which is at stride
-    1, and is otherwise XLA's convolution of the activation with zeros in them.
+    products with W are XLA's dense convolutions, over a masked kernel if there is a mask. At stride
+    1 engine `cpu` computes dW from the kept blocks or means alone, position by position of the
+    kernel; elsewhere they are spread to the size of x for it.
 
     Args:
       x: images, channels last.

@@ -40,6 +40,12 @@ Masks = dict[str, Any]
 """Nested dictionaries like the parameters, cut down to masked kernels; leaves are BlockMask."""
 
 
+def all_rules(plan: Plan) -> list[Rule]:
+    """Every rule of a plan, whichever parameter it is for."""
+    several = (rules if isinstance(rules, tuple) else (rules,) for rules in plan.values())
+    return [rule for rules in several for rule in rules]
+
+
 def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
     """The rules of one parameter, by kind.
 

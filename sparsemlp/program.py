@@ -20,11 +20,11 @@ from sparsemlp.optimizer import (
     sgd_with_l2,
     triangular_rate,
 )
-from sparsemlp.plan import Plan, flatten_masks, select_masks
+from sparsemlp.plan import Plan, all_rules, flatten_masks, select_masks
 from sparsemlp.recipes import recipe
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
-from sparsemlp.rules import BlockMasking, Rule
+from sparsemlp.rules import BlockMasking
 from sparsemlp.settings import Settings, augmentation, model_and_plan
 from sparsemlp.train_state import Program, initial_state
 
@@ -89,8 +89,7 @@ def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransf
 
 def _check_rules(program: Program, state: Any, shape: tuple[int, ...]) -> None:
     """Raises InputError if rules for activations or gradients do not fit a batch of that shape."""
-    rules = [r for value in program.model.plan.values() for r in _several(value)]
-    if all(isinstance(rule, BlockMasking) for rule in rules):
+    if all(isinstance(rule, BlockMasking) for rule in all_rules(program.model.plan)):
         return
 
     def total(params: Any, batch_stats: Any, images: Any, rng: Any) -> Any:
@@ -104,10 +103,6 @@ def _check_rules(program: Program, state: Any, shape: tuple[int, ...]) -> None:
         jax.eval_shape(jax.grad(total), state.params, state.batch_stats, images, key)
     except InputError as error:
         raise InputError(f"with a batch of {shape[0]} images: {error}") from error
-
-
-def _several(rules: Rule | tuple[Rule, ...]) -> tuple[Rule, ...]:
-    return rules if isinstance(rules, tuple) else (rules,)
 
 
 def epoch_learning_rate(settings: Settings) -> Any:

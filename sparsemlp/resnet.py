@@ -20,7 +20,7 @@ from sparsemlp.activations import keep_only_compact
 from sparsemlp.errors import InputError
 from sparsemlp.image_modules import BatchNormScales, SparseConv
 from sparsemlp.modules import SparseDense
-from sparsemlp.plan import Plan
+from sparsemlp.plan import Plan, all_rules
 from sparsemlp.rules import ActivationPooling, ActivationPruning
 
 _INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
@@ -146,13 +146,9 @@ class ResNet9(nn.Module):
 
     def _recomputing[**P, R](self, function: Callable[P, R]) -> Callable[P, R]:
         """A function that the backward pass computes again where the plan or the model asks."""
-        rules = [r for value in self.plan.values() for r in _several(value)]
-        prunes = any(isinstance(rule, ActivationPruning | ActivationPooling) for rule in rules)
+        keeping = ActivationPruning | ActivationPooling
+        prunes = any(isinstance(rule, keeping) for rule in all_rules(self.plan))
         return keep_only_compact(function) if prunes or self.remat else function
-
-
-def _several(rules: Any) -> tuple[Any, ...]:
-    return rules if isinstance(rules, tuple) else (rules,)
 
 
 @functools.partial(

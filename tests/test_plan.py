@@ -14,6 +14,7 @@ from sparsemlp import (
     ActivationPruning,
     BlockMask,
     BlockMasking,
+    GradientPruning,
     ResMLP,
     SparseDense,
     check_plan,
@@ -22,7 +23,7 @@ from sparsemlp import (
     select_masks,
 )
 from sparsemlp.errors import InputError
-from sparsemlp.plan import block_counts, masking_for, rules_for
+from sparsemlp.plan import all_rules, block_counts, masking_for, rules_for
 
 SMALL, LARGE, OTHER = (
     BlockMasking((1, 1), 0.5),
@@ -93,6 +94,12 @@ def test_rules_of_different_kinds_stand_side_by_side():
     pruning = ActivationPruning((1, 1), 0.5)
     together = rules_for({"*/kernel": (SMALL, pruning), "*/XPatch/kernel": LARGE}, PATH)
     assert together == {BlockMasking: LARGE, ActivationPruning: pruning}
+
+
+def test_all_rules_are_those_of_every_pattern():
+    pruning = GradientPruning(2, 4)
+    assert all_rules({}) == []
+    assert all_rules({"*/a": SMALL, "*/b": (LARGE, pruning)}) == [SMALL, LARGE, pruning]
 
 
 def test_masks_are_the_masked_part_of_the_parameters(params):
