@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 from timing import Contender, print_table, take_turns
 
-from pallas_kernels import ENGINES
+from pallas_kernels import ENGINES, SparseLayer
 from sparsemlp import InputError, parse_block
 from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset
@@ -62,7 +62,7 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
     )
     contenders: dict[str, Contender] = {"dense": _jax_steps(dataset, config)}
     resmlp = options.model == "resmlp"
-    for engine in ENGINES if resmlp else ("reference",):
+    for engine in _engines_here(options) if resmlp else ["reference"]:
         own = dataclasses.replace(config, ratio=options.ratio, engine=engine)
         contenders[f"{engine}: {masked}"] = _jax_steps(dataset, own)
     for text in options.more:
@@ -95,6 +95,15 @@ def random_images(n_images: int) -> ImageDataset:
         mean=(0.5,) * 3,
         std=(0.25,) * 3,
     )
+
+
+def _engines_here(options: Step) -> list[str]:
+    """The engines that run here and take the smallest layer of the model."""
+    layer = SparseLayer((64, 64), parse_block(options.block), 1, -1, "float32")
+    platform = jax.default_backend()
+    return [
+        name for name, engine in ENGINES.items() if engine.reason_against(layer, platform) is None
+    ]
 
 
 def _pytorch_steps(dataset: ImageDataset, options: Step, masked: str) -> dict[str, Contender]:

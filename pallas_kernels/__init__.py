@@ -4,11 +4,12 @@ from pallas_kernels.cpu import Cpu
 from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
+from pallas_kernels.triton import Triton
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Cpu(), Reference())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Cpu(), Triton(), Reference())}
 """Every engine of this version by name, the ones that `auto` prefers first."""
 
-PLANNED_ENGINES = ("mosaic", "triton")
+PLANNED_ENGINES = ("mosaic",)
 """Names that the design reserves for engines to come."""
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "Phase",
     "Reference",
     "SparseLayer",
+    "Triton",
     "Weights",
 ]

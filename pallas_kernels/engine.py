@@ -60,6 +60,8 @@ class Engine(abc.ABC):
     name: str
     platforms: tuple[str, ...] = ()
     """Where it is meant to run: there, `auto` says so once if it cannot."""
+    measured: bool = True
+    """Whether it is known where this engine is faster than XLA; `auto` takes no other."""
     narrowest_kept: int | None = None
     """Inputs of the narrowest block of an activation of which `compact_gradient` skips the dropped
     ones; None: it never does."""

@@ -5,7 +5,7 @@ Ids are flat, ascending and row-major over the block grid `[in / cols, out / row
 """
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -40,6 +40,53 @@ def dense_mask(
         grid[:, None, :, None], (in_features // cols, cols, out_features // rows, rows)
     )
     return tiles.reshape(kernel_shape)
+
+
+class BlockLists(NamedTuple):
+    """The kept blocks of each row of a block grid, or of each column; a line is either.
+
+    Attributes:
+      start: int32 `[n_lines + 1]`: line l has the entries `start[l]` to `start[l + 1]`.
+      across: int32 `[k]`: of each entry, where it lies in its line; ascending in a line.
+      place: int32 `[k]`: of each entry, which of the kept ids it is.
+      order: int32 `[n_lines]`: the lines, the longest first, equal ones ascending.
+    """
+
+    start: Int[Array, " lines_and_end"]
+    across: Int[Array, " k"]
+    place: Int[Array, " k"]
+    order: Int[Array, " lines"]
+
+
+def list_rows(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> BlockLists:
+    """The kept blocks row by row: those of one block of inputs (compressed sparse rows).
+
+    Args:
+      kept: int32 `[k]`, flat ids, ascending, each at most once.
+      grid_shape: `(in / cols, out / rows)`.
+    """
+    n_rows, n_columns = grid_shape
+    places = jnp.arange(kept.size, dtype=jnp.int32)
+    return _lists(kept // n_columns, kept % n_columns, places, n_rows)
+
+
+def list_columns(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> BlockLists:
+    """The kept blocks column by column: those of one block of outputs.
+
+    Args:
+      kept: int32 `[k]`, flat ids, ascending, each at most once.
+      grid_shape: `(in / cols, out / rows)`.
+    """
+    n_columns = grid_shape[1]
+    place = jnp.argsort(kept % n_columns, stable=True).astype(jnp.int32)
+    by_column = kept[place]
+    return _lists(by_column % n_columns, by_column // n_columns, place, n_columns)
+
+
+def _lists(line: Array, across: Array, place: Array, n_lines: int) -> BlockLists:
+    start = jnp.searchsorted(line, jnp.arange(n_lines + 1, dtype=line.dtype)).astype(jnp.int32)
+    order = jnp.argsort(start[:-1] - start[1:], stable=True).astype(jnp.int32)
+    return BlockLists(start, across.astype(jnp.int32), place, order)
 
 
 def take_blocks(

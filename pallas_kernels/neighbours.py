@@ -37,7 +37,7 @@ def keep_largest(dy: Float[Array, "..."], kept: Neighbours, axis: int) -> Float[
     axis %= dy.ndim
     ranking = jnp.where(jnp.isnan(dy), jnp.asarray(jnp.inf, dy.dtype), jnp.abs(dy))
     pruned = jnp.where(largest(ranking, kept.n, kept.m, axis), dy, jnp.zeros_like(dy))
-    return pruned * _factor(dy, pruned, axis) if kept.rescaled else pruned
+    return pruned * rescaling(dy, pruned, axis) if kept.rescaled else pruned
 
 
 def largest(ranking: Array, n: int, m: int, axis: int) -> Bool[Array, "..."]:
@@ -54,7 +54,18 @@ def largest(ranking: Array, n: int, m: int, axis: int) -> Bool[Array, "..."]:
     return (before < n).reshape(shape)
 
 
-def _factor(dy: Array, kept: Array, axis: int) -> Array:
+def rescaling(dy: Float[Array, "..."], kept: Float[Array, "..."], axis: int) -> Array:
+    """By what `rescaled` multiplies: an entry each for the first axis and for `axis`.
+
+    Args:
+      dy: any shape.
+      kept: dy with zeros for what is dropped.
+      axis: the axis of the groups.
+
+    Returns:
+      The dtype of dy; length 1 along all other axes.
+    """
+    axis %= dy.ndim
     positions = tuple(i for i in range(dy.ndim) if i not in (0, axis))
 
     def total(a: Array) -> Array:

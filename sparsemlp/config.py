@@ -81,7 +81,7 @@ class Config:
     precision: str = "float32"
     """Dtype of the computation: float32 or bfloat16. Parameters are float32."""
     engine: str = "auto"
-    """Who computes the masked products: auto, reference."""
+    """Who computes the sparse products: auto, cpu, triton (an NVIDIA GPU), reference."""
     allow_nan: bool = False
     """Go on when the loss becomes NaN or infinite, instead of stopping with exit code 3."""
 

@@ -77,7 +77,8 @@ def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:
     platform = jax.default_backend()
     able: list[Engine] = []
     reasons: list[str] = []
-    for engine in ENGINES.values() if name == "auto" else [ENGINES[name]]:
+    of_auto = (engine for engine in ENGINES.values() if engine.measured)
+    for engine in of_auto if name == "auto" else [ENGINES[name]]:
         reason = engine.reason_against(layer, platform)
         if reason is None:
             able.append(engine)

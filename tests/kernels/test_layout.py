@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.layout import dense_mask, kept_grid, spread_blocks, take_blocks
+from pallas_kernels.layout import (
+    dense_mask,
+    kept_grid,
+    list_columns,
+    list_rows,
+    spread_blocks,
+    take_blocks,
+)
 
 GRID = (3, 5)
 
@@ -61,3 +68,30 @@ def test_taken_blocks_are_slices_of_the_matrix_and_spreading_puts_them_back():
         expected[place] = matrix[place]
     spread = spread_blocks(jnp.asarray(taken), jnp.asarray(ids), matrix.shape)
     np.testing.assert_array_equal(spread, expected)
+
+
+@pytest.mark.parametrize("by", ["rows", "columns"])
+def test_lists_name_every_kept_block_once_line_by_line(ids, by):
+    for kept in ids:
+        listed = list_rows if by == "rows" else list_columns
+        start, across, place, order = (np.asarray(a) for a in listed(jnp.asarray(kept), GRID))
+        n_lines = GRID[0] if by == "rows" else GRID[1]
+        assert (start[0], start[-1], len(start)) == (0, len(kept), n_lines + 1)
+        for line in range(n_lines):
+            mine = slice(start[line], start[line + 1])
+            blocks = [(line, other) if by == "rows" else (other, line) for other in across[mine]]
+            flat = [row * GRID[1] + column for row, column in blocks]
+            np.testing.assert_array_equal(kept[place[mine]], flat)
+            assert flat == sorted(flat)
+        np.testing.assert_array_equal(np.sort(place), np.arange(len(kept)))
+        lengths = np.diff(start)[order]
+        assert list(lengths) == sorted(lengths, reverse=True)
+        np.testing.assert_array_equal(np.sort(order), np.arange(n_lines))
+
+
+def test_lists_of_a_full_and_of_a_single_row_have_empty_lines_where_nothing_is_kept():
+    kept = jnp.arange(5, 10, dtype=jnp.int32)
+    np.testing.assert_array_equal(list_rows(kept, GRID).start, [0, 0, 5, 5])
+    np.testing.assert_array_equal(list_rows(kept, GRID).order, [1, 0, 2])
+    np.testing.assert_array_equal(list_columns(kept, GRID).start, np.arange(6))
+    np.testing.assert_array_equal(list_columns(kept, GRID).across, [1] * 5)

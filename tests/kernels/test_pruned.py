@@ -181,11 +181,17 @@ def test_it_is_split_over_the_devices_of_a_mesh(engine):
     split = jax.sharding.PartitionSpec("data")
 
     def call(dy, kernel):
-        kernel = jax.lax.pcast(kernel, "data", to="varying")
+        if jax.typeof(dy).manual_axis_type.varying:
+            kernel = jax.lax.pcast(kernel, "data", to="varying")
         return ENGINES[engine].pruned_input_gradient(dy, kernel, kept, -1)
 
     sharded = jax.shard_map(
-        call, mesh=mesh, in_specs=(split, jax.sharding.PartitionSpec()), out_specs=split
+        call,
+        mesh=mesh,
+        in_specs=(split, jax.sharding.PartitionSpec()),
+        out_specs=split,
+        # JAX interprets no kernel where it checks what varies.
+        check_vma=not getattr(ENGINES[engine], "interpret", False),
     )
     np.testing.assert_allclose(
         jax.jit(sharded)(dy, kernel), gradient(dy, kernel, engine, kept), rtol=1e-5, atol=1e-5

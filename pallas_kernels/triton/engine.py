@@ -1,0 +1,120 @@
+"""Engine `triton`: Pallas kernels for NVIDIA GPUs that load the kept blocks and no others."""
+
+import math
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.engine import Engine, SparseLayer
+from pallas_kernels.neighbours import Neighbours
+from pallas_kernels.reference import Reference
+from pallas_kernels.triton import compact, gradient, launch, products, pruned
+
+DTYPES = ("float32", "bfloat16")
+SIDES = (16, 32, 64, 128)
+"""Sides of blocks: of a tile of tensor cores at least, and powers of two."""
+_REFERENCE = Reference()
+
+
+class Triton(Engine):
+    """Computes the products of kept blocks on tensor cores; sums are taken in float32.
+
+    Float32 operands are multiplied in TF32 unless `jax_default_matmul_precision` says otherwise.
+    Nothing was measured on a GPU yet: `auto` leaves this engine out.
+
+    Attributes:
+      interpret: whether JAX interprets the kernels, on any platform, instead of compiling them: for
+        tests.
+    """
+
+    name = "triton"
+    measured = False
+    narrowest_kept = 1
+
+    def __init__(self, interpret: bool = False) -> None:
+        self.interpret = interpret
+
+    def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
+        """Why not: another platform or dtype, blocks that do not fit tensor cores, or JAX."""
+        if platform != "gpu" and not self.interpret:
+            return (
+                f"it is for NVIDIA GPUs and the platform is {platform!r}; where there is one, "
+                "pip install -e '.[cuda13]' makes JAX use it"
+            )
+        if layer.dtype not in DTYPES:
+            return f"it computes {' and '.join(DTYPES)}, not {layer.dtype}"
+        is_masked = layer.n_kept * math.prod(layer.block) < math.prod(layer.kernel_shape)
+        if is_masked and not set(layer.block) <= set(SIDES):
+            sides, (rows, cols) = ", ".join(map(str, SIDES)), layer.block
+            return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
+        return launch.missing()
+
+    def product(
+        self,
+        x: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        bias: Float[Array, " out"] | None,
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "..."]:
+        """`y = x (W * M) + b`."""
+        if not x.size:
+            return _REFERENCE.product(x, kernel, bias, kept, layer)
+        return products.multiply(
+            x, kernel, bias, kept, layer, transposed=False, interpret=self.interpret
+        )
+
+    def input_gradient(
+        self,
+        dy: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "..."]:
+        """`dx = dy (W * M)^T`."""
+        if not dy.size:
+            return _REFERENCE.input_gradient(dy, kernel, kept, layer)
+        return products.multiply(
+            dy, kernel, None, kept, layer, transposed=True, interpret=self.interpret
+        )
+
+    def kernel_gradient(
+        self,
+        x: Float[Array, "..."],
+        dy: Float[Array, "..."],
+        kept: Int[Array, " k"],
+        layer: SparseLayer,
+    ) -> Float[Array, "in out"]:
+        """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
+        if not x.size:
+            return _REFERENCE.kernel_gradient(x, dy, kept, layer)
+        return gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
+
+    def compact_gradient(
+        self,
+        values: Float[Array, "k height width"],
+        ids: Int[Array, " k"],
+        dy: Float[Array, "..."],
+        n_in: int,
+        axis: Literal[-1, -2],
+    ) -> Float[Array, "in out"]:
+        """`dW = X'^T dy` from the kept blocks of an activation; along the tokens dy is turned."""
+        if not dy.size or not compact.takes(values):
+            return super().compact_gradient(values, ids, dy, n_in, axis)
+        dy = jnp.moveaxis(dy, axis, -1)
+        return compact.compact_gradient(
+            values, ids, dy.reshape(-1, dy.shape[-1]), n_in, interpret=self.interpret
+        )
+
+    def pruned_input_gradient(
+        self,
+        dy: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        kept: Neighbours,
+        axis: Literal[-1, -2],
+    ) -> Float[Array, "..."]:
+        """`dx = dy' W^T`, pruning dy in registers; groups that are no powers of two by XLA."""
+        if not dy.size or not kernel.size or not pruned.takes(kept):
+            return super().pruned_input_gradient(dy, kernel, kept, axis)
+        return pruned.pruned_input_gradient(dy, kernel, kept, axis, interpret=self.interpret)

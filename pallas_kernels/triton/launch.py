@@ -1,0 +1,124 @@
+"""The one place that knows how this JAX compiles Pallas kernels by Triton.
+
+JAX calls that way deprecated since 0.11; when it goes, or a kernel moves to another compiler, this
+file is what changes.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+
+try:
+    from jax.experimental.pallas import triton
+except ImportError:
+    triton = None
+
+_DEPRECATION = "The Pallas Triton backend is deprecated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """How a product is cut for a GPU.
+
+    Attributes:
+      rows: rows of x (along the tokens, channels) of one program, a power of two from 16.
+      warps: warps of 32 threads of one program.
+      stages: loads in flight of a loop over blocks.
+    """
+
+    rows: int
+    warps: int
+    stages: int
+
+
+def missing() -> str | None:
+    """Why kernels cannot be compiled by Triton with the installed JAX; None if they can."""
+    if triton is None:
+        return (
+            f"JAX {jax.__version__} no longer compiles Pallas kernels by Triton: install "
+            "'jax>=0.11.1,<0.13'"
+        )
+    return None
+
+
+def launch(
+    name: str,
+    kernel: Callable[..., None],
+    operands: Sequence[Array],
+    *,
+    grid: tuple[int, ...],
+    in_specs: Sequence[pl.BlockSpec],
+    out_spec: pl.BlockSpec,
+    out: jax.ShapeDtypeStruct,
+    tiles: Tiles,
+    interpret: bool,
+) -> Array:
+    """Runs a kernel once for every point of a grid.
+
+    Args:
+      name: what the kernel is called in a profile.
+      kernel: takes a reference for each operand, and one for the result.
+      operands: arrays.
+      grid: how many programs there are, the first axis running fastest.
+      in_specs: which part of each operand a program sees.
+      out_spec: which part of the result.
+      out: shape and dtype of the result.
+      tiles: warps and stages.
+      interpret: whether JAX interprets the kernel, on any platform, instead of compiling it.
+    """
+    assert triton is not None
+    # Said when the kernel is lowered, which is in the caller's compilation.
+    warnings.filterwarnings("ignore", message=_DEPRECATION, category=DeprecationWarning)
+    most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
+    return pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=list(in_specs),
+        out_specs=out_spec,
+        out_shape=jax.ShapeDtypeStruct(
+            out.shape, out.dtype, manual_axis_type=most.manual_axis_type
+        ),
+        compiler_params=triton.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
+        interpret=interpret,
+        name=name,
+    )(*operands)
+
+
+def load(ref: Any, mask: Any = None) -> Array:
+    """What a reference (`ref.at[...]`) names, zero where the mask is False."""
+    assert triton is not None
+    if mask is None:
+        return triton.load(ref)
+    return triton.load(ref, mask=mask, other=jnp.zeros((), ref.dtype))
+
+
+def store(ref: Any, value: Array, mask: Any) -> None:
+    """Writes to a reference where the mask is True."""
+    assert triton is not None
+    triton.store(ref, value.astype(ref.dtype), mask=mask)
+
+
+def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
+    """Contracts one axis of each of two matrices, summing in float32.
+
+    Float32 is multiplied in TF32 unless `jax_default_matmul_precision` asks for more.
+    """
+    axes = (((contract[0],), (contract[1],)), ((), ()))
+    return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
+
+
+def tile_size(length: int, largest: int) -> int:
+    """The smallest power of two from 16 that covers a length, or the largest that is allowed."""
+    return min(largest, max(16, 1 << max(0, length - 1).bit_length()))
+
+
+def quotient_and_rest(a: Array, divisor: int) -> tuple[Array, Array]:
+    """Of integers that are not negative; what `//` and `%` become is more than Triton takes."""
+    by = jnp.asarray(divisor, a.dtype)
+    return jax.lax.div(a, by), jax.lax.rem(a, by)

@@ -1,0 +1,141 @@
+"""`y = x (W * M) + b` and `dx = dy (W * M)^T`: a dense operand times a block-sparse one.
+
+A program owns some rows of the result and one block of its features. It walks the kept blocks that
+meet it, reads those blocks of the kernel where they lie, and writes its part once; a block that is
+dropped is never loaded. Longest lists run first.
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.engine import SparseLayer
+from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.triton.launch import Tiles, dot, launch, load, store, tile_size
+
+
+def tiles_of(layer: SparseLayer, n_rows: int) -> Tiles:
+    """How a product is cut: not tuned yet, but so that registers are enough."""
+    is_large = math.prod(layer.block) > 64 * 64
+    rows = 64 if is_large and layer.dtype == "float32" else 128
+    return Tiles(tile_size(n_rows, rows), warps=8 if is_large else 4, stages=3)
+
+
+def multiply(
+    x: Float[Array, "..."],
+    kernel: Float[Array, "in out"],
+    bias: Float[Array, " out"] | None,
+    kept: Int[Array, " k"],
+    layer: SparseLayer,
+    *,
+    transposed: bool,
+    interpret: bool,
+) -> Float[Array, "..."]:
+    """`x (W * M) + b`, or with `transposed` `x (W * M)^T`, along the axis of the layer.
+
+    Args:
+      x: `[..., n]`, or `[..., n, channels]` along the tokens; n is `in`, or `out` if transposed.
+      kernel: the whole kernel, of which the kept blocks are read.
+      bias: `[out]`, or None; not with `transposed`.
+      kept: ids of the kept blocks.
+      layer: the layer.
+      transposed: which of the two products.
+      interpret: whether the kernel is interpreted.
+    """
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    grid_shape = (n_in // cols, n_out // rows)
+    lists = (list_rows if transposed else list_columns)(kept, grid_shape)
+    n_result = n_in if transposed else n_out
+    along_features = layer.axis == -1
+    lengths = x.shape[:-1] if along_features else (*x.shape[:-2], x.shape[-1])
+    # One sample of all rows, or samples of channels: [sample, n, rest] in either case.
+    x = x.reshape(1, -1, x.shape[-1]) if along_features else x.reshape(-1, *x.shape[-2:])
+    n_rows = x.shape[1 if along_features else 2]
+    tiles = tiles_of(layer, n_rows)
+    size = tiles.rows
+
+    def panel(features: int) -> pl.BlockSpec:
+        if along_features:
+            return pl.BlockSpec((None, size, features), lambda line, tile, sample: (0, tile, 0))
+        return pl.BlockSpec((None, features, size), lambda line, tile, sample: (sample, 0, tile))
+
+    body = functools.partial(
+        _kernel,
+        layer=layer,
+        transposed=transposed,
+        n_rows=n_rows,
+        has_bias=bias is not None,
+    )
+    operands = [lists.start, lists.across, lists.order, x, kernel]
+    shape = (1, n_rows, n_result) if along_features else (x.shape[0], n_result, n_rows)
+    y = launch(
+        "sparsemlp_transposed" if transposed else "sparsemlp_product",
+        body,
+        operands if bias is None else [*operands, bias],
+        grid=(lists.order.size, pl.cdiv(n_rows, size), x.shape[0]),
+        in_specs=[
+            *(pl.BlockSpec(a.shape, lambda *_, n=a.ndim: (0,) * n) for a in operands[:3]),
+            panel(n_out if transposed else n_in),
+            pl.BlockSpec(kernel.shape, lambda *_: (0, 0)),
+            *([] if bias is None else [pl.BlockSpec(bias.shape, lambda *_: (0,))]),
+        ],
+        out_spec=panel(n_result),
+        out=jax.ShapeDtypeStruct(shape, x.dtype),
+        tiles=tiles,
+        interpret=interpret,
+    )
+    if along_features:
+        return y.reshape(*lengths, n_result)
+    return y.reshape(*lengths[:-1], n_result, n_rows)
+
+
+def _kernel(
+    start: Any,
+    across: Any,
+    order: Any,
+    x: Any,
+    kernel: Any,
+    *rest: Any,
+    layer: SparseLayer,
+    transposed: bool,
+    n_rows: int,
+    has_bias: bool,
+) -> None:
+    *bias, y = rest
+    rows, cols = layer.block
+    along_features = layer.axis == -1
+    size = x.shape[0 if along_features else 1]
+    width, depth = (cols, rows) if transposed else (rows, cols)
+    line = order[pl.program_id(0)]
+    mine = pl.program_id(1) * size + jax.lax.broadcasted_iota(jnp.int32, (size,), 0) < n_rows
+
+    def part(ref: Any, first: Any, features: int) -> tuple[Any, Array]:
+        """Some features of this program's rows, and which of them exist."""
+        features_ = pl.ds(first, features)
+        if along_features:
+            return ref.at[:, features_], jnp.broadcast_to(mine[:, None], (size, features))
+        return ref.at[features_, :], jnp.broadcast_to(mine[None, :], (features, size))
+
+    def add(entry: Array, total: Array) -> Array:
+        other = across[entry]
+        tile = load(*part(x, other * depth, depth))
+        if transposed:
+            weights = load(kernel.at[pl.ds(line * cols, cols), pl.ds(other * rows, rows)])
+            product = dot(tile, weights, (1, 1)) if along_features else dot(weights, tile, (1, 0))
+        else:
+            weights = load(kernel.at[pl.ds(other * cols, cols), pl.ds(line * rows, rows)])
+            product = dot(tile, weights, (1, 0)) if along_features else dot(weights, tile, (0, 0))
+        return total + product
+
+    shape = (size, width) if along_features else (width, size)
+    total = jax.lax.fori_loop(start[line], start[line + 1], add, jnp.zeros(shape, jnp.float32))
+    if has_bias:
+        shift = bias[0][pl.ds(line * width, width)].astype(jnp.float32)
+        total = total + (shift[None, :] if along_features else shift[:, None])
+    ref, mask = part(y, line * width, width)
+    store(ref, total, mask)

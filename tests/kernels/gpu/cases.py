@@ -1,0 +1,97 @@
+"""Every GPU kernel with the operands that it is compiled for where there is no GPU."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import Neighbours, SparseLayer, Triton
+
+ENGINE = Triton()
+N_IN, N_OUT = 384, 1536
+
+
+class Case(NamedTuple):
+    """A product of the engine.
+
+    Attributes:
+      kernel: what its kernel is called.
+      block: of the mask, or of the activation.
+      dtype: of the operands.
+      axis: the axis of x that is contracted.
+      call: the product.
+      operands: their shapes and dtypes.
+    """
+
+    kernel: str
+    block: tuple[int, int]
+    dtype: Any
+    axis: Literal[-1, -2]
+    call: Callable[..., Any]
+    operands: tuple[jax.ShapeDtypeStruct, ...]
+
+    def __str__(self) -> str:
+        (rows, cols), along = self.block, "features" if self.axis == -1 else "tokens"
+        name = self.kernel.removeprefix("sparsemlp_")
+        return f"{name}-{rows}x{cols}-{jnp.dtype(self.dtype).name}-{along}"
+
+
+def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2]) -> Case:
+    """One kernel for a layer 384->1536 of 8192 rows, a fifth of whose blocks is kept."""
+    n_blocks = N_IN * N_OUT // (block[0] * block[1])
+    layer = SparseLayer((N_IN, N_OUT), block, n_blocks // 5, axis, jnp.dtype(dtype).name)
+
+    def array(*shape: int, dtype: Any = dtype) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    def rows_of(features: int) -> jax.ShapeDtypeStruct:
+        return array(32, 256, features) if axis == -1 else array(32, features, 256)
+
+    x, dy, w, bias = rows_of(N_IN), rows_of(N_OUT), array(N_IN, N_OUT), array(N_OUT)
+    kept = array(layer.n_kept, dtype=jnp.int32)
+    n_kept = 8192 * N_IN // (block[0] * block[1]) // 5
+    values, ids = array(n_kept, *block), array(n_kept, dtype=jnp.int32)
+
+    def ending(method: Callable[..., Any], *rest: Any) -> Callable[..., Any]:
+        return lambda *operands: method(*operands, *rest)
+
+    calls = {
+        "product": (ending(ENGINE.product, layer), (x, w, bias, kept)),
+        "transposed": (ending(ENGINE.input_gradient, layer), (dy, w, kept)),
+        "gradient": (ending(ENGINE.kernel_gradient, layer), (x, dy, kept)),
+        "compact": (ending(ENGINE.compact_gradient, N_IN, axis), (values, ids, dy)),
+        "pruned": (ending(ENGINE.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
+    }
+    return Case(f"sparsemlp_{kernel}", block, dtype, axis, *calls[kernel])
+
+
+def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
+    """For each kernel each of its blocks, in both dtypes, along both axes."""
+    return [
+        case(kernel, block, dtype, axis)
+        for kernel, its in blocks.items()
+        for block in its
+        for dtype in (jnp.float32, jnp.bfloat16)
+        for axis in (-1, -2)
+    ]
+
+
+FEW = cases(
+    product=[(32, 16)],
+    transposed=[(32, 16)],
+    gradient=[(32, 16)],
+    compact=[(8, 8)],
+    pruned=[(2, 4)],
+)
+"""Each kernel once."""
+
+SQUARES = [(32, 32), (64, 64), (128, 128)]
+MANY = FEW + cases(
+    product=SQUARES,
+    transposed=SQUARES,
+    gradient=SQUARES,
+    compact=[(16, 32)],
+    pruned=[(1, 8), (16, 32)],
+)
+"""Each kernel with the blocks that are meant to be used."""

@@ -1,0 +1,167 @@
+"""Compiles kernels to the machine code of GPUs that are not there, and reads what came out.
+
+Run as a program, in a process of its own: `machine_code.py FOLDER` compiles every case and writes
+`FOLDER/found.json`. JAX finds the assembler through `CUDA_ROOT`, where a stand-in hands its input
+to NVIDIA's `ptxas` with `-v` and keeps both input and report.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ARCHITECTURES = ("sm_80", "sm_90a")
+PACKAGES = ("jax_cuda13_plugin", "nvidia.cu13")
+
+_PTXAS = """#!/bin/sh
+case "$*" in *--version*) exec "{real}" "$@" ;; esac
+kept=$(mktemp "{folder}/XXXXXX") && cp "$1" "$kept.ptx"
+"{real}" -v "$@" 2> "$kept.log"
+status=$?
+cat "$kept.log" >&2
+exit $status
+"""
+
+# XLA's description of a GPU; what it reads for the choice of kernels is the published data sheet's.
+_TARGET = """
+gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {shared} shared_memory_per_block_optin: {shared_optin}
+  threads_per_core_limit: 2048 core_count: {cores} fpus_per_core: {fpus}
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: {bandwidth} l2_cache_size: {cache} clock_rate_ghz: 1.5
+  device_memory_size: 25000000000
+  cuda_compute_capability {{ {capability} }}
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  device_vendor: "NVIDIA Corporation" platform_version: "compute capability"
+  device_address_bits: 64 name: "{name}" driver_version: "13.0.0" runtime_version: "13.0.0"
+}}
+platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+device_description_str: "{name}"
+"""
+TARGETS = {
+    "sm_80": _TARGET.format(
+        name="NVIDIA A30",
+        capability="major: 8 minor: 0",
+        cores=56,
+        fpus=64,
+        shared=167936,
+        shared_optin=166912,
+        bandwidth=933_000_000_000,
+        cache=24 << 20,
+    ),
+    "sm_90a": _TARGET.format(
+        name="NVIDIA H200",
+        capability="major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES",
+        cores=132,
+        fpus=128,
+        shared=233472,
+        shared_optin=232448,
+        bandwidth=4_800_000_000_000,
+        cache=50 << 20,
+    ),
+}
+
+
+def missing() -> str | None:
+    """What has to be installed to compile for a GPU; None if nothing has."""
+    for package in PACKAGES:
+        parent = package.partition(".")[0]
+        if importlib.util.find_spec(parent) is None or importlib.util.find_spec(package) is None:
+            return f"{package} is not installed: pip install -e '.[aot]'"
+    return None
+
+
+def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
+    """Compiles every case in a new process.
+
+    Args:
+      folder: an empty folder to work in.
+
+    Returns:
+      By `case architecture`: `registers`, `spills` (bytes), and how many `wgmma` and `mma`
+      instructions its kernel has.
+    """
+    spec = importlib.util.find_spec("nvidia.cu13")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    real = Path(next(iter(spec.submodule_search_locations)))
+    root, reports = folder / "cuda", folder / "reports"
+    (root / "bin").mkdir(parents=True)
+    reports.mkdir()
+    for part in real.iterdir():
+        if part.name != "bin":
+            (root / part.name).symlink_to(part)
+    stand_in = root / "bin" / "ptxas"
+    stand_in.write_text(_PTXAS.format(real=real / "bin" / "ptxas", folder=reports))
+    stand_in.chmod(0o755)
+    environment = os.environ | {
+        "CUDA_ROOT": str(root),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run(
+        [sys.executable, str(HERE / "machine_code.py"), str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "found.json").read_text())
+
+
+def _main(folder: Path) -> None:
+    import jax
+    from cases import MANY
+    from jax.experimental import topologies
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    found = {}
+    for architecture, target in TARGETS.items():
+        topology = topologies.get_topology_desc(
+            platform="cuda", target_config=target, topology="1x1x1"
+        )
+        mesh = topologies.make_mesh(topology, (1,), ("x",))
+        whole = NamedSharding(mesh, PartitionSpec())
+        for case in MANY:
+            operands = [
+                jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole) for a in case.operands
+            ]
+            before = set((folder / "reports").glob("*.ptx"))
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                jax.jit(case.call).lower(*operands).compile()
+            new = set((folder / "reports").glob("*.ptx")) - before
+            name = f"{case} {architecture}"
+            found[name] = _report(new, case.kernel, architecture)
+            print(name, found[name], flush=True)
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, Any]:
+    """What the assembler said of one kernel among the programs of a computation."""
+    (program,) = [p for p in programs if re.search(rf"\.entry {kernel}\b", p.read_text())]
+    text, log = program.read_text(), program.with_suffix(".log").read_text()
+    assert re.search(rf"\.target {architecture}\b", text)
+    registers = re.search(r"Used (\d+) registers", log)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
+    assert registers is not None
+    assert spills
+    return {
+        "registers": int(registers[1]),
+        "spills": sum(map(int, spills)),
+        "wgmma": text.count("wgmma.mma_async"),
+        "mma": text.count("mma.sync"),
+    }
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,0 +1,32 @@
+"""Every GPU kernel in the machine code of Ampere and Hopper: no spills, tensor cores in use."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from cases import MANY, Case
+from machine_code import ARCHITECTURES, compile_all, missing
+
+pytestmark = pytest.mark.aot
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    reason = missing()
+    if reason is not None:
+        pytest.fail(reason)
+    return compile_all(tmp_path_factory.mktemp("machine_code"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("case", MANY, ids=str)
+def test_a_kernel_uses_tensor_cores_and_spills_nothing(found, case: Case, architecture: str):
+    report = found[f"{case} {architecture}"]
+    assert report["spills"] == 0, report
+    assert report["registers"] <= 255
+    if architecture == "sm_80":
+        assert report["mma"] > 0, report
+    elif case.dtype == jnp.bfloat16 and case.kernel == "sparsemlp_product" and case.axis == -1:
+        assert report["wgmma"] > 0, report
+    else:
+        assert report["wgmma"] + report["mma"] > 0, report
