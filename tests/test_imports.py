@@ -29,7 +29,7 @@ LAYERS = (
         "tensorboard",
         "varying",
     ),
-    ("masks", "engines", "environment", "manifest", "history", "run_folder", "progress"),
+    ("costs", "masks", "engines", "environment", "manifest", "history", "run_folder", "progress"),
     ("selection", "checkpoint", "pictures"),
     ("rules", "resume"),
     ("plan", "activations", "gradient_pruning"),
