@@ -22,7 +22,8 @@ from sparsemlp.recipes import recipe
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import describe_masking
 
-_COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""That the colour-blind tell apart (Okabe and Ito)."""
 _DASHES = ("-", "--", "-.", ":")
 
 
@@ -40,8 +41,8 @@ def accuracy_figure(runs: list[tuple[str, list[Record]]], title: str) -> Figure:
         axes.plot(
             [record["epoch"] for record in records],
             [100 * record["test_top1"] for record in records],
-            _DASHES[index // len(_COLORS) % len(_DASHES)],
-            color=_COLORS[index % len(_COLORS)],
+            _DASHES[index // len(COLORS) % len(_DASHES)],
+            color=COLORS[index % len(COLORS)],
             marker="." if len(records) < 40 else None,
             label=f"{name}: {last:.2%}",
         )

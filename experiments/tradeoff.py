@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from figures import check_picture, save_figure
+from figures import COLORS, check_picture, save_figure
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +34,8 @@ from sparsemlp.training import train_step
 
 _ZEROS = {"cifar10": (32, 32, 3)}
 """Data sets whose images need not be read: memory depends on shapes alone."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
+"""Beside the colours, for paper without them."""
 
 
 class Point(NamedTuple):
@@ -72,6 +74,8 @@ def read_point(folder: Path) -> Point:
     seconds = [record["seconds"] for record in records]
     step_ms = 1000 * float(np.median((np.asarray(seconds) / n_steps)[-5:]))
     name = f"{recipe(config.model).title} {describe_masking(config)}"
+    if len(records) < settings.epochs:
+        name += f" ({len(records)} of {settings.epochs} epochs)"
     return Point(name, records[-1]["test_top1"], planned_bytes(settings, dataset), step_ms)
 
 
@@ -96,22 +100,25 @@ def _shapes_of(config: Config) -> ImageDataset:
 
 def tradeoff_figure(points: list[Point], title: str) -> Figure:
     """Test top-1 against the planned memory of a training step, a point a run."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5 + 0.22 * len(points)), layout="constrained")
     axes = figure.subplots()
-    for point in points:
-        x, y = point.peak_bytes / 2**20, 100 * point.top1
-        (line,) = axes.plot(x, y, "o")
-        axes.annotate(
-            point.name, (x, y), (6, 4), textcoords="offset points", color=line.get_color()
+    for index, point in enumerate(points):
+        axes.plot(
+            point.peak_bytes / 2**20,
+            100 * point.top1,
+            MARKERS[index % len(MARKERS)],
+            color=COLORS[index % len(COLORS)],
+            label=f"{point.name}: {point.top1:.2%}, {point.peak_bytes / 2**20:.0f} MiB",
         )
     axes.set(
         xlabel="planned temporary memory of a training step (MiB)",
         ylabel="test top-1, last epoch (%)",
         title=title,
     )
-    axes.margins(0.25, 0.15)
+    axes.margins(0.1)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
+    figure.legend(frameon=False, loc="outside lower left", fontsize="small")
     return figure
 
 

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from pallas_kernels import SparseLayer
 from sparsemlp.data import ImageDataset
+from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.optimizer import (
     adam_with_l2,
@@ -57,6 +59,8 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
         flip_test=settings.flip_test,
     )
     state = jax.eval_shape(lambda: initial_state(program))
+    if settings.model == "resmlp":
+        _check_engine(program, state)
     for batch in {settings.batch_size, n_images % settings.batch_size} - {0}:
         _check_rules(program, state, (batch, height, width, channels))
     return program
@@ -85,6 +89,16 @@ def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransf
     make = adam_with_l2 if settings.optimizer == "adam" else sgd_with_l2
     rate = paced(epoch_learning_rate(settings), steps_per_epoch)
     return make(rate, weight_decay=settings.weight_decay)
+
+
+def _check_engine(program: Program, state: Any) -> None:
+    """Raises InputError if the engine cannot compute a masked layer here: masks may start late."""
+    model = program.model
+    masks = jax.eval_shape(lambda params: select_masks(params, model.plan), state.params)
+    for mask in flatten_masks(masks).values():
+        dtype = str(jnp.dtype(model.dtype))
+        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
+        choose_engine(model.engine, layer, "product", 1)
 
 
 def _check_rules(program: Program, state: Any, shape: tuple[int, ...]) -> None:

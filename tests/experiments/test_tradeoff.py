@@ -38,6 +38,7 @@ def test_every_run_is_a_point_and_needs_no_data(tmp_path: Path, capsys: pytest.C
     for expected in ("50.00%", "25.00%", "100%", "activations"):
         assert expected in text
     one, other = (read_point(tmp_path / "runs" / name) for name in ("dense", "pruned"))
+    assert one.name.endswith("(2 of 10 epochs)")
     assert one.peak_bytes > other.peak_bytes
     assert one.step_ms == pytest.approx(1000 * 0.15 / 5)
 
@@ -51,9 +52,11 @@ def test_a_run_on_other_images_takes_their_shapes(tmp_path: Path):
 
 def test_points_stand_where_they_belong():
     points = [Point("a", 0.5, 2**20, 1.0), Point("b", 0.25, 2**21, 1.0)]
-    axes = tradeoff_figure(points, "title").axes[0]
+    figure = tradeoff_figure(points, "title")
+    axes = figure.axes[0]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines] == [(1, 50), (2, 25)]  # pyright: ignore[reportIndexIssue]
-    assert [text.get_text() for text in axes.texts] == ["a", "b"]
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert named == ["a: 50.00%, 1 MiB", "b: 25.00%, 2 MiB"]
 
 
 def test_no_runs_and_no_picture_are_errors(tmp_path: Path):
