@@ -29,9 +29,9 @@ class Step:
 
     model: str = "resmlp"
     """resmlp or resnet9; the latter without PyTorch, and masked by reference alone."""
-    more: tuple[str, ...] = ()
-    """Further contenders, each the options of cifar10.py that it has, without their dashes:
-    "ratio=0.8 activation=8x8:0.8"."""
+    more: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """A further contender, the options of cifar10.py that it has, without their dashes:
+    "ratio=0.8 activation=8x8:0.8". Give it once for each."""
     block: str = "32x32"
     """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
     ratio: float = 0.8

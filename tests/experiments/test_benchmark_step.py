@@ -2,6 +2,7 @@
 
 import benchmark_step
 import pytest
+import tyro
 
 from sparsemlp import InputError
 
@@ -19,3 +20,9 @@ def test_a_whole_training_step_is_measured(capsys: pytest.CaptureFixture[str]) -
 def test_options_that_measure_nothing_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(InputError):
         benchmark_step.measure_step(benchmark_step.Step(**options))  # pyright: ignore[reportArgumentType]
+
+
+def test_every_more_is_a_contender_of_its_own() -> None:
+    arguments = ["--more", "ratio=0.5 gradient=2:4", "--more", "activation=8x8:0.8"]
+    options = tyro.cli(benchmark_step.Step, args=arguments)
+    assert options.more == ("ratio=0.5 gradient=2:4", "activation=8x8:0.8")
