@@ -36,7 +36,34 @@ class Config:
     backward: str = "masked"
     """Backward pass: masked (mask in dX and dW), dense (in neither), straight_through (in dX)."""
     score: str = "l2"
-    """What ranks the blocks: l2 (Frobenius norm), spectral (largest singular value), l1."""
+    """What ranks the blocks: l2 (Frobenius norm), spectral (largest singular value), l1, gradient
+    (weight times gradient; not with the masked backward, which leaves dropped blocks none)."""
+    score_decay: float = 0.0
+    """Share of the last step's scores in the ranking, in [0, 1): an exponential mean."""
+    hysteresis: float = 0.0
+    """A dropped block returns only if its score exceeds a kept one's by this share."""
+    budget: str = "uniform"
+    """How the kept weights are shared out among the layers: uniform, or erk (small layers keep
+    more)."""
+    ratio_schedule: str = "constant"
+    """How the ratio grows once masking has started: constant (it does not), cubic (a ramp over
+    --ramp-epochs), adaptive (a level up after an epoch whose loss on the held-out images is near
+    the best, else one down). In 8 levels, each compiled once."""
+    ramp_epochs: Annotated[
+        int | None, open_default("INT", "half of the epochs that mask; of --ratio-schedule=cubic")
+    ] = None
+    """Epochs of the cubic ramp."""
+    freeze_epoch: Annotated[int | None, open_default("INT", "never")] = None
+    """Epoch from which on the masks stay as they are, from 0."""
+    dropped_decay: float = 0.0
+    """SR-STE: factor of the dropped weights that is added to their gradient; goes with
+    --backward=straight_through."""
+    moments: str = "keep"
+    """The optimizer's moments of a block that returns: keep, or reset to zero."""
+    hold_out: Annotated[
+        float | None, open_default("FLOAT", "0; with --ratio-schedule=adaptive 0.1")
+    ] = None
+    """Share of the training images that is held out, for a validation loss."""
     activation: Annotated[str | None, open_default("RULE", "none, kept as it is")] = None
     """What is kept of activations for dW: ROWSxCOLS:RATIO, all blocks but that fraction, as
     8x8:0.7; or mean:TOKENSxFEATURES (resnet9: mean:HEIGHTxWIDTH), the means of windows, as

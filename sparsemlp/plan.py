@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from sparsemlp.blocks import (
@@ -21,6 +22,7 @@ from sparsemlp.blocks import (
     divides,
     format_block,
     matrix_shape,
+    n_kept_blocks,
     nearest_blocks,
     why_indivisible,
 )
@@ -121,6 +123,16 @@ def masking_for(plan: Plan, path: Sequence[str]) -> BlockMasking | None:
     return rule if isinstance(rule, BlockMasking) and rule.ratio > 0 else None
 
 
+def named_for_masking(params: Mapping[str, Any], plan: Plan) -> dict[str, tuple[int, int]]:
+    """Kernels `(in, out)` by path that a masking rule names, one with ratio 0 included."""
+    found: dict[str, tuple[int, int]] = {}
+    for entries, leaf in jax.tree.leaves_with_path(params):
+        path = [str(entry.key) for entry in entries]
+        if BlockMasking in rules_for(plan, path):
+            found["/".join(path)] = matrix_shape(leaf.shape)
+    return found
+
+
 def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
     """Selects the kept blocks of every masked kernel anew.
 
@@ -137,13 +149,45 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
     Raises:
       InputError: as `check_plan`.
     """
-    masks: Masks = {}
-    for path, kernel, rule in _masked_kernels(params, plan):
-        node = masks
-        for key in path[:-1]:
+    return mask_tree(
+        {
+            path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path)
+            for path, kernel, rule in masked_kernels(params, plan)
+        }
+    )
+
+
+def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:
+    """The masks by parameter path without their positions: `kept` is a `jax.ShapeDtypeStruct`.
+
+    Args:
+      params: nested mapping of arrays or `jax.ShapeDtypeStruct`.
+      plan: which parameter gets which rules.
+
+    Raises:
+      InputError: as `check_plan`.
+    """
+    n_blocks = block_counts(params, plan)
+    return {
+        path: BlockMask(
+            jax.ShapeDtypeStruct((n_kept_blocks(n_blocks[path], rule.ratio),), jnp.int32),
+            matrix_shape(kernel.shape),
+            rule.block,
+        )
+        for path, kernel, rule in masked_kernels(params, plan)
+    }
+
+
+def mask_tree(masks: Mapping[str, BlockMask]) -> Masks:
+    """The variable collection `masks` from masks by parameter path."""
+    tree: Masks = {}
+    for path, mask in masks.items():
+        *parents, last = path.split("/")
+        node = tree
+        for key in parents:
             node = node.setdefault(key, {})
-        node[path[-1]] = select_blocks(kernel, rule.block, rule.ratio, rule.score, "/".join(path))
-    return masks
+        node[last] = mask
+    return tree
 
 
 def check_plan(params: Mapping[str, Any], plan: Plan) -> None:
@@ -167,8 +211,8 @@ def block_counts(params: Mapping[str, Any], plan: Plan) -> dict[str, int]:
       InputError: as `check_plan`.
     """
     kernels = [
-        ("/".join(path), matrix_shape(kernel.shape), rule.block)
-        for path, kernel, rule in _masked_kernels(params, plan)
+        (path, matrix_shape(kernel.shape), rule.block)
+        for path, kernel, rule in masked_kernels(params, plan)
     ]
     _check_blocks(kernels)
     return {name: math.prod(block_grid(shape, block)) for name, shape, block in kernels}
@@ -202,9 +246,14 @@ def flatten_masks(masks: Masks) -> dict[str, BlockMask]:
     return {"/".join(str(entry.key) for entry in path): mask for path, mask in leaves}
 
 
-def _masked_kernels(
+def masked_kernels(
     params: Mapping[str, Any], plan: Plan
-) -> Iterable[tuple[list[str], Array, BlockMasking]]:
+) -> Iterable[tuple[str, Array, BlockMasking]]:
+    """Path, kernel and rule of every masked kernel, in the order of `flatten_masks`.
+
+    Raises:
+      InputError: a pattern matches no parameter or one that is no kernel.
+    """
     unmatched = set(plan)
     for entries, leaf in jax.tree.leaves_with_path(params):
         path = [str(entry.key) for entry in entries]
@@ -218,7 +267,7 @@ def _masked_kernels(
             )
         rule = masking_for(plan, path)
         if rule is not None:
-            yield path, leaf, rule
+            yield joined, leaf, rule
     if unmatched:
         known = ", ".join(
             "/".join(str(entry.key) for entry in entries)

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from pallas_kernels import SparseLayer
+from sparsemlp.budgets import share_out
 from sparsemlp.data import ImageDataset
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
@@ -22,12 +23,12 @@ from sparsemlp.optimizer import (
     sgd_with_l2,
     triangular_rate,
 )
-from sparsemlp.plan import Plan, all_rules, flatten_masks, select_masks
+from sparsemlp.plan import Plan, all_rules, mask_shapes, named_for_masking
 from sparsemlp.recipes import recipe
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
 from sparsemlp.rules import BlockMasking
-from sparsemlp.settings import Settings, augmentation, model_and_plan
+from sparsemlp.settings import Settings, augmentation, dynamics, model_and_plan
 from sparsemlp.train_state import Program, initial_state
 
 
@@ -49,7 +50,7 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
             f"of {dataset.source}: choose at most {n_images}"
         )
     program = Program(
-        model=_model(settings, height, channels, dataset.n_classes),
+        model=_with_budget(_model(settings, height, channels, dataset.n_classes), settings),
         optimizer=_optimizer(settings, math.ceil(n_images / settings.batch_size)),
         augmentation=augmentation(settings),
         n_classes=dataset.n_classes,
@@ -57,6 +58,7 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
         std=dataset.std,
         seed=settings.seed,
         flip_test=settings.flip_test,
+        dynamics=dynamics(settings),
     )
     state = jax.eval_shape(lambda: initial_state(program))
     if settings.model == "resmlp":
@@ -84,6 +86,15 @@ def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -
     return ResMLP(**common | own | dict[str, Any](depth=depth))
 
 
+def _with_budget(model: ResMLP | ResNet9, settings: Settings) -> ResMLP | ResNet9:
+    """The model with the kept weights shared out among its layers."""
+    size = model.image_size
+    images = jax.ShapeDtypeStruct((1, size, size, model.channels), jnp.float32)
+    params = jax.eval_shape(lambda image: model.init(jax.random.key(0), image), images)["params"]
+    budget: Any = settings.budget
+    return model.clone(plan=share_out(params, model.plan, budget))
+
+
 def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransformation:
     paced = by_epoch if settings.schedule == "cosine" else by_step
     make = adam_with_l2 if settings.optimizer == "adam" else sgd_with_l2
@@ -94,8 +105,7 @@ def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransf
 def _check_engine(program: Program, state: Any) -> None:
     """Raises InputError if the engine cannot compute a masked layer here: masks may start late."""
     model = program.model
-    masks = jax.eval_shape(lambda params: select_masks(params, model.plan), state.params)
-    for mask in flatten_masks(masks).values():
+    for mask in mask_shapes(state.params, model.plan).values():
         dtype = str(jnp.dtype(model.dtype))
         layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
         choose_engine(model.engine, layer, "product", 1)
@@ -137,11 +147,12 @@ def n_parameters(params: Any) -> int:
 
 
 def mask_density(params: Any, plan: Plan) -> float:
-    """The share of the weights of all masked kernels that is kept; 1 if nothing is masked."""
-    masks = flatten_masks(jax.eval_shape(lambda p: select_masks(p, plan), params)).values()
-    sizes = [math.prod(mask.kernel_shape) for mask in masks]
-    kept = [mask.n_kept * math.prod(mask.block) for mask in masks]
-    return sum(kept) / sum(sizes) if sizes else 1.0
+    """The share of the weights of all kernels with a masking rule that is kept; 1 without one."""
+    named = named_for_masking(params, plan)
+    masks = mask_shapes(params, plan)
+    kept = {path: mask.n_kept * math.prod(mask.block) for path, mask in masks.items()}
+    sizes = {path: math.prod(shape) for path, shape in named.items()}
+    return sum((sizes | kept).values()) / sum(sizes.values()) if sizes else 1.0
 
 
 def data_digest(dataset: ImageDataset) -> str:

@@ -1,5 +1,6 @@
 """One run from its settings to its folder: epochs, records, checkpoints, pictures."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -7,15 +8,14 @@ import numpy as np
 
 from sparsemlp.checkpoint import Checkpoints
 from sparsemlp.config import to_json
-from sparsemlp.data import ImageDataset
+from sparsemlp.data import ImageDataset, hold_out
 from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.interruption import Interruption
 from sparsemlp.keeper import Keeper
-from sparsemlp.masks import BlockMask
 from sparsemlp.pictures import draw
-from sparsemlp.plan import flatten_masks, select_masks
+from sparsemlp.plan import mask_shapes
 from sparsemlp.program import (
     build_program,
     data_digest,
@@ -26,7 +26,8 @@ from sparsemlp.program import (
 from sparsemlp.progress import Reporter
 from sparsemlp.resume import restore_run
 from sparsemlp.run_folder import RunFolder
-from sparsemlp.settings import Settings
+from sparsemlp.schedule import Phase
+from sparsemlp.settings import Settings, mask_schedule
 from sparsemlp.tensorboard import TensorBoard, require_tensorboardx
 from sparsemlp.train_state import TrainState, initial_state, no_totals
 from sparsemlp.trainer import Trainer
@@ -62,13 +63,15 @@ class Run:
         self.title = title
         if settings.tensorboard:
             require_tensorboardx()
+        self.schedule = mask_schedule(settings)
+        dataset, held_out = hold_out(dataset, settings.hold_out)
         self.program = build_program(settings, dataset)
         self.shapes = jax.eval_shape(lambda: initial_state(self.program))
         self.parameters = n_parameters(self.shapes.params)
         self.density = mask_density(self.shapes.params, self.program.model.plan)
-        self.digest = data_digest(dataset)
+        self.digest = data_digest(self.dataset)
         self.history = History(folder.metrics)
-        self.trainer = Trainer(self.program, dataset, settings.batch_size)
+        self.trainer = Trainer(self.program, dataset, settings.batch_size, held_out)
         self.total_steps = settings.epochs * self.trainer.steps_per_epoch
 
     def train(
@@ -99,11 +102,11 @@ class Run:
             best = max((float(record["test_top1"]) for record in counting), default=-1.0)
             while step < self.total_steps:
                 epoch, position = divmod(step, self.trainer.steps_per_epoch)
-                masked = epoch >= self.settings.mask_start_epoch
-                if not self.trainer.is_compiled(position, masked=masked):
+                phase = self._phase(epoch)
+                if not self.trainer.is_compiled(position, phase):
                     reporter.waiting("compiling")
                 state, n_steps, healthy = self.trainer.train(
-                    state, epoch, position, seconds=_CHUNK_SECONDS, masked=masked
+                    state, epoch, position, seconds=_CHUNK_SECONDS, phase=phase
                 )
                 step += n_steps
                 if not healthy and not self.settings.allow_nan:
@@ -113,7 +116,7 @@ class Run:
                 score = None
                 if step % self.trainer.steps_per_epoch == 0:
                     reporter.waiting("evaluating")
-                    state, record = self._finish_epoch(state, epoch, step, masked=masked)
+                    state, record = self._finish_epoch(state, epoch, step, phase)
                     reporter.epoch(record)
                     if board is not None:
                         board.write(record)
@@ -161,10 +164,27 @@ class Run:
         source = self.dataset.source
         return {"seconds": self.trainer.seconds, "dataset": source, "data": self.digest}
 
+    def _phase(self, epoch: int) -> Phase:
+        """What is masked in an epoch, from 0; a function of the settings and the records."""
+        if self.schedule.kind != "adaptive":
+            return self.schedule.phase(epoch, ())
+        losses = [float(record["validation_loss"]) for record in self.history.read()]
+        return self.schedule.phase(epoch, losses[:epoch])
+
+    def _density(self, phase: Phase) -> float:
+        if not phase.masked:
+            return 1.0
+        return mask_density(self.shapes.params, self.trainer.program(phase).model.plan)
+
     def _counts(self, epoch: int) -> bool:
-        """Whether an epoch, from 0, can be the best: a dense one cannot in a run that masks."""
-        start = self.settings.mask_start_epoch
-        return self.density == 1 or epoch >= start or start >= self.settings.epochs
+        """Whether an epoch, from 0, can be the best: one at the highest ratio that the run reaches.
+
+        Where the ratio goes up and down, any masked one.
+        """
+        if self.schedule.kind == "adaptive":
+            return self.density == 1 or epoch >= min(self.schedule.start, self.settings.epochs)
+        levels = [self.schedule.phase(e, ()).level for e in range(self.settings.epochs)]
+        return self.density == 1 or levels[epoch] == max(levels)
 
     def _report(self, reporter: Reporter, state: TrainState, epoch: int, step: int) -> None:
         images = int(state.totals["images"])
@@ -179,10 +199,10 @@ class Run:
         )
 
     def _finish_epoch(
-        self, state: TrainState, epoch: int, step: int, *, masked: bool
+        self, state: TrainState, epoch: int, step: int, phase: Phase
     ) -> tuple[TrainState, dict[str, Any]]:
         """Evaluates, writes the record of the epoch, and makes the state ready for the next."""
-        found = self.trainer.evaluate(state, masked=masked)
+        found = self.trainer.evaluate(state, phase)
         totals = jax.device_get(state.totals)
         n_images, n_test = int(totals["images"]), len(self.dataset.test_labels)
         seconds, self.trainer.seconds = self.trainer.seconds, 0.0
@@ -194,7 +214,8 @@ class Run:
             "train_top5": int(totals["top5"]) / n_images,
             "test_top1": int(found.top1) / n_test,
             "test_top5": int(found.top5) / n_test,
-            "density": self.density if masked else 1.0,
+            "test_loss": float(found.loss) / n_test,
+            "density": self._density(phase),
             "changed_blocks": _changed_blocks(state, found),
             "dropped_norm": float(found.dropped_norm),
             "learning_rate": float(epoch_learning_rate(self.settings)(epoch)),
@@ -202,23 +223,16 @@ class Run:
             "images_per_second": n_images / seconds,
             "dataset": self.dataset.source,
         }
+        if self.settings.hold_out:
+            record["validation_loss"] = self.trainer.validate(state, phase)
         self.history.append(record)
-        state = TrainState(
-            step=state.step,
-            params=state.params,
-            batch_stats=state.batch_stats,
-            optimizer=state.optimizer,
-            totals=no_totals(),
-            activity=state.activity,
-            last_kept=found.kept,
-        )
+        state = dataclasses.replace(state, totals=no_totals(), last_kept=found.kept)
         self._write_activity(state, step)
         return state, record
 
     def _write_activity(self, state: TrainState, step: int) -> None:
-        masks = jax.eval_shape(lambda p: select_masks(p, self.program.model.plan), state.params)
-        grids: dict[str, BlockMask] = flatten_masks(masks)
-        first = self.settings.mask_start_epoch * self.trainer.steps_per_epoch
+        grids = mask_shapes(state.params, self.program.model.plan)
+        first = self.schedule.start * self.trainer.steps_per_epoch
         arrays: dict[str, Any] = {
             path: np.asarray(count).reshape(grids[path].grid_shape)
             for path, count in state.activity.items()

@@ -42,11 +42,15 @@ def spectral(blocks: Float[Array, "down across cols rows"]) -> Float[Array, "dow
 
 SCORES: dict[str, Score] = {"l2": l2, "spectral": spectral, "l1": l1}
 
+GRADIENT_SCORE = "gradient"
+"""The score that needs gradients, so that only a training step can take it (`dynamics`)."""
+
 
 def check_score(score: str | Score) -> None:
-    """Raises InputError unless `score` is a function or the name of one."""
-    if not callable(score) and score not in SCORES:
-        raise InputError(f"score {score!r} is unknown: choose one of {', '.join(SCORES)}")
+    """Raises InputError unless `score` is a function or the name of a score."""
+    known = (*SCORES, GRADIENT_SCORE)
+    if not callable(score) and score not in known:
+        raise InputError(f"score {score!r} is unknown: choose one of {', '.join(known)}")
 
 
 def select_blocks(
@@ -80,15 +84,70 @@ def select_blocks(
     check_score(score)
     kernel_shape = matrix_shape(kernel.shape)
     down, across = block_grid(kernel_shape, block, name)
-    n_blocks = down * across
-    k = n_kept_blocks(n_blocks, ratio)
-    if k == n_blocks:
-        return BlockMask(jnp.arange(n_blocks, dtype=jnp.int32), kernel_shape, block)
-    rows, cols = block
-    blocks = kernel.astype(jnp.float32).reshape(down, cols, across, rows).swapaxes(1, 2)
+    if n_kept_blocks(down * across, ratio) == down * across:
+        return every_block(kernel_shape, block)
+    return keep_largest(block_scores(kernel, block, score, name), kernel_shape, block, ratio)
+
+
+def block_scores(
+    kernel: Float[Array, "*window in out"],
+    block: Block,
+    score: str | Score = "l2",
+    name: str = "kernel",
+) -> Float[Array, "down across"]:
+    """The score of every block of a kernel, float32 `[in / cols, out / rows]`, without gradient.
+
+    Args:
+      kernel: as for `select_blocks`.
+      block: `(rows, cols)`.
+      score: a name in `SCORES`, or a function.
+      name: what to call the kernel in an error.
+
+    Raises:
+      InputError: the block does not divide the kernel, or the score needs gradients.
+    """
+    if score == GRADIENT_SCORE:
+        raise InputError(
+            f"score {score!r} ranks blocks by weight times gradient, which only a training step "
+            f"knows: select_dynamic_masks does it; or choose one of {', '.join(SCORES)}"
+        )
     function = score if callable(score) else SCORES[score]
-    scores = jax.lax.stop_gradient(function(blocks))
-    return BlockMask(largest(scores.reshape(n_blocks), k), kernel_shape, block)
+    blocks = cut(kernel.astype(jnp.float32), block, name)
+    return jax.lax.stop_gradient(function(blocks))
+
+
+def cut(
+    kernel: Float[Array, "*window in out"], block: Block, name: str = "kernel"
+) -> Float[Array, "down across cols rows"]:
+    """The blocks of a kernel, `[in / cols, out / rows, cols, rows]`.
+
+    Raises:
+      InputError: the block does not divide the kernel.
+    """
+    down, across = block_grid(matrix_shape(kernel.shape), block, name)
+    rows, cols = block
+    return kernel.reshape(down, cols, across, rows).swapaxes(1, 2)
+
+
+def keep_largest(
+    scores: Float[Array, "down across"], kernel_shape: tuple[int, int], block: Block, ratio: float
+) -> BlockMask:
+    """The mask of the k blocks with the largest score; ties keep the lower flat index.
+
+    Args:
+      scores: of every block, `[in / cols, out / rows]`.
+      kernel_shape: `(in, out)`.
+      block: `(rows, cols)`.
+      ratio: fraction of blocks to drop, in `[0, 1)`.
+    """
+    k = n_kept_blocks(scores.size, ratio)
+    return BlockMask(largest(scores.reshape(scores.size), k), kernel_shape, block)
+
+
+def every_block(kernel_shape: tuple[int, int], block: Block) -> BlockMask:
+    """The mask that keeps every block."""
+    down, across = block_grid(kernel_shape, block)
+    return BlockMask(jnp.arange(down * across, dtype=jnp.int32), kernel_shape, block)
 
 
 def largest(scores: Float[Array, " n"], k: int) -> Array:

@@ -14,11 +14,15 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sparsemlp.augment import Augmentation
+from sparsemlp.dynamics import Dynamics, Memory, initial_memory
 from sparsemlp.plan import block_counts
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
+from sparsemlp.schedule import LEVELS, Phase, plan_at
 
 _STREAMS = {"init": 0, "order": 1, "step": 2, "gradient": 3}
+
+_WITHOUT_MEMORY = Dynamics()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Program:
       std: standard deviation of each channel, on the same scale.
       seed: seed of everything random.
       flip_test: whether a test image is judged together with its mirror image.
+      dynamics: how masks move from step to step.
+      frozen: whether they stay those of the step before.
     """
 
     model: ResMLP | ResNet9
@@ -44,6 +50,15 @@ class Program:
     std: tuple[float, ...]
     seed: int
     flip_test: bool = False
+    dynamics: Dynamics = _WITHOUT_MEMORY
+    frozen: bool = False
+
+    def at_phase(self, phase: Phase) -> "Program":
+        """The program of an epoch that masks: at its level, frozen or not."""
+        model = self.model
+        if phase.masked and phase.level < LEVELS:
+            model = model.clone(plan=plan_at(model.plan, phase.level))
+        return dataclasses.replace(self, model=model, frozen=phase.frozen)
 
     def train_logits(
         self,
@@ -84,6 +99,7 @@ class Program:
         "totals",
         "activity",
         "last_kept",
+        "memory",
     ),
     meta_fields=(),
 )
@@ -101,6 +117,7 @@ class TrainState:
       activity: for each masked kernel int32 `[n_blocks]`, how many masked steps kept the block.
       last_kept: for each masked kernel bool `[n_blocks]`, the blocks kept at the end of the last
         epoch; all before the first masked one.
+      memory: what the selection of masks remembers, see `dynamics`; empty if it needs nothing.
     """
 
     step: Any
@@ -110,6 +127,7 @@ class TrainState:
     totals: dict[str, Any]
     activity: dict[str, Any]
     last_kept: dict[str, Any]
+    memory: Memory = dataclasses.field(default_factory=dict)
 
 
 def stream_key(
@@ -143,6 +161,7 @@ def initial_state(program: Program) -> TrainState:
         totals=no_totals(),
         activity={path: jnp.zeros(n, jnp.int32) for path, n in blocks.items()},
         last_kept={path: jnp.ones(n, bool) for path, n in blocks.items()},
+        memory=initial_memory(params, model.plan, program.dynamics),
     )
 
 

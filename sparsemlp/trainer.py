@@ -5,8 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsemlp.data import ImageDataset
+from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState, epoch_order
 from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_steps
 
@@ -27,31 +29,40 @@ class Trainer:
       program: what to train and how.
       dataset: what to train on.
       batch_size: images in a step, at most those of the data set.
+      held_out: images and labels to validate on, not among those of `dataset`; or None.
     """
 
-    def __init__(self, program: Program, dataset: ImageDataset, batch_size: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        dataset: ImageDataset,
+        batch_size: int,
+        held_out: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
         self._program = program
+        self._phases: dict[Phase, Program] = {}
         self._images = jnp.asarray(dataset.train_images)
         self._labels = jnp.asarray(dataset.train_labels)
-        self._test = evaluation_batches(
-            dataset.test_images,
-            dataset.test_labels,
-            min(_EVALUATION_BATCH, len(dataset.test_labels)),
-        )
+        self._test = _batches(dataset.test_images, dataset.test_labels)
+        self._held_out = None if held_out is None else _batches(*held_out)
         self._batch_size = batch_size
         self._n_whole, self._rest = divmod(len(dataset.train_labels), batch_size)
-        self._compiled: dict[tuple[int, bool], Any] = {}
+        self._compiled: dict[tuple[int, Phase], Any] = {}
         self._order: tuple[int, jax.Array] | None = None
         self._seconds_per_step = 0.0
         self.steps_per_epoch = self._n_whole + bool(self._rest)
         self.seconds = 0.0
 
-    def is_compiled(self, position: int, *, masked: bool) -> bool:
+    def is_compiled(self, position: int, phase: Phase) -> bool:
         """Whether the program for the batch at `position` of an epoch is compiled already."""
-        return (self._size(position), masked) in self._compiled
+        return (self._size(position), phase) in self._compiled
+
+    def program(self, phase: Phase) -> Program:
+        """The program of a phase, the same object at every call."""
+        return self._phases.setdefault(phase, self._program.at_phase(phase))
 
     def train(
-        self, state: TrainState, epoch: int, position: int, *, seconds: float, masked: bool
+        self, state: TrainState, epoch: int, position: int, *, seconds: float, phase: Phase
     ) -> tuple[TrainState, int, bool]:
         """Trains for about so long, at least a step, at most to the end of the epoch.
 
@@ -60,7 +71,7 @@ class Trainer:
           epoch: the epoch, from 0.
           position: steps of this epoch that are done.
           seconds: how long to train, in seconds.
-          masked: whether weights are masked.
+          phase: what is masked.
 
         Returns:
           The state, the steps made, and whether loss and parameters are all finite.
@@ -74,12 +85,12 @@ class Trainer:
             self._order = epoch, epoch_order(self._program.seed, jnp.int32(epoch), images)
         start, count = jnp.int32(position * self._batch_size), jnp.int32(n_steps)
         arguments = (state, self._images, self._labels, self._order[1], start, count)
-        program = self._compiled.get((size, masked))
+        program = self._compiled.get((size, phase))
         if program is None:
             program = train_steps.lower(
-                self._program, *arguments, batch_size=size, masked=masked
+                self.program(phase), *arguments, batch_size=size, masked=phase.masked
             ).compile()
-            self._compiled[size, masked] = program
+            self._compiled[size, phase] = program
         began = time.perf_counter()
         state, healthy = program(*arguments)
         healthy = bool(healthy)
@@ -89,9 +100,29 @@ class Trainer:
             self._seconds_per_step = took / n_steps
         return state, n_steps, healthy
 
-    def evaluate(self, state: TrainState, *, masked: bool) -> Evaluation:
+    def evaluate(self, state: TrainState, phase: Phase) -> Evaluation:
         """Evaluates the parameters of a state on the whole test set."""
-        return evaluate(self._program, state.params, state.batch_stats, *self._test, masked=masked)
+        return self._evaluate(state, phase, self._test)
+
+    def validate(self, state: TrainState, phase: Phase) -> float:
+        """The mean loss of the images that were held out, which there must be."""
+        assert self._held_out is not None
+        n_images = int(jnp.sum(self._held_out[1] >= 0))
+        return float(self._evaluate(state, phase, self._held_out).loss) / n_images
+
+    def _evaluate(self, state: TrainState, phase: Phase, batches: Any) -> Evaluation:
+        return evaluate(
+            self.program(phase),
+            state.params,
+            state.batch_stats,
+            state.memory,
+            *batches,
+            masked=phase.masked,
+        )
 
     def _size(self, position: int) -> int:
         return self._batch_size if position < self._n_whole else self._rest
+
+
+def _batches(images: np.ndarray, labels: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    return evaluation_batches(images, labels, min(_EVALUATION_BATCH, len(labels)))

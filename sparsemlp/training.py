@@ -11,15 +11,23 @@ import optax
 from jaxtyping import Array, Bool, Int, UInt8
 
 from sparsemlp.augment import augment, normalize
+from sparsemlp.dynamics import (
+    Memory,
+    decay_dropped,
+    remember_gradients,
+    remember_unmasked,
+    reset_returned,
+    select_dynamic_masks,
+)
 from sparsemlp.losses import cross_entropy
 from sparsemlp.metrics import top_k_correct
-from sparsemlp.plan import block_counts, flatten_masks, select_masks
+from sparsemlp.plan import Masks, block_counts, flatten_masks
 from sparsemlp.train_state import Program, TrainState, stream_key
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("top1", "top5", "dropped_norm", "kept"),
+    data_fields=("top1", "top5", "loss", "dropped_norm", "kept"),
     meta_fields=(),
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,12 +37,14 @@ class Evaluation:
     Attributes:
       top1: int32, images whose label has the largest logit.
       top5: int32, images whose label is among the five largest.
+      loss: float32, sum over the images of the cross entropy with their labels, unsmoothed.
       dropped_norm: float32, Frobenius norm of all dropped weights together.
       kept: for each masked kernel bool `[n_blocks]`; all, if the evaluation was dense.
     """
 
     top1: Any
     top5: Any
+    loss: Any
     dropped_norm: Any
     kept: dict[str, Any]
 
@@ -71,7 +81,7 @@ def train_step(
         mean=program.mean,
         std=program.std,
     )
-    masks = select_masks(state.params, program.model.plan) if masked else {}
+    masks, memory = _masks_of_step(program, state, masked=masked)
 
     rngs = {
         "drop_path": drop_path_key,
@@ -86,7 +96,14 @@ def train_step(
     (loss, (logits, batch_stats)), gradients = jax.value_and_grad(mean_loss, has_aux=True)(
         state.params
     )
-    updates, optimizer = program.optimizer.update(gradients, state.optimizer, state.params)
+    plan, dynamics = program.model.plan, program.dynamics
+    memory = remember_gradients(state.params, gradients, plan, dynamics, memory)
+    gradients = decay_dropped(gradients, state.params, masks, dynamics.dropped_decay)
+    optimizer = state.optimizer
+    if masked and dynamics.moments == "reset":
+        before = state.memory["kept"]
+        optimizer = reset_returned(program.optimizer, optimizer, state.params, masks, before)
+    updates, optimizer = program.optimizer.update(gradients, optimizer, state.params)
     likeliest = jnp.argmax(targets, axis=-1).astype(jnp.int32)
     batch = images.shape[0]
     totals = {
@@ -108,7 +125,16 @@ def train_step(
         totals=totals,
         activity=activity,
         last_kept=state.last_kept,
+        memory=memory,
     )
+
+
+def _masks_of_step(program: Program, state: TrainState, *, masked: bool) -> tuple[Masks, Memory]:
+    """The masks of one training step, and what the next one has to know of this selection."""
+    plan, dynamics = program.model.plan, program.dynamics
+    if not masked:
+        return {}, remember_unmasked(state.params, plan, dynamics, state.memory)
+    return select_dynamic_masks(state.params, plan, dynamics, state.memory, frozen=program.frozen)
 
 
 @functools.partial(
@@ -158,6 +184,7 @@ def evaluate(
     program: Program,
     params: Any,
     batch_stats: Any,
+    memory: Memory,
     images: UInt8[Array, "batches batch height width channels"],
     labels: Int[Array, "batches batch"],
     *,
@@ -169,21 +196,31 @@ def evaluate(
       program: what to evaluate.
       params: parameters of the model.
       batch_stats: running statistics of its batch normalisations; empty if it has none.
+      memory: what the selection of masks remembers.
       images: raw pixels, in batches.
       labels: class indices, int32; -1 marks a row that does not count.
       masked: whether weights are masked.
     """
-    masks = select_masks(params, program.model.plan) if masked else {}
+    masks: Masks = {}
+    if masked:
+        masks, _ = select_dynamic_masks(
+            params, program.model.plan, program.dynamics, memory, frozen=program.frozen
+        )
 
-    def count(batch: tuple[Array, Array]) -> tuple[Array, Array]:
+    def count(batch: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         images, labels = batch
         inputs = normalize(images, program.mean, program.std)
         logits = program.test_logits(
             {"params": params, "masks": masks, "batch_stats": batch_stats}, inputs
         )
-        return _count(top_k_correct(logits, labels, 1)), _count(top_k_correct(logits, labels, 5))
+        loss = cross_entropy(logits, jax.nn.one_hot(labels, program.n_classes))
+        return (
+            _count(top_k_correct(logits, labels, 1)),
+            _count(top_k_correct(logits, labels, 5)),
+            jnp.sum(jnp.where(labels >= 0, loss, 0)),
+        )
 
-    top1, top5 = jax.lax.map(count, (images, labels))
+    top1, top5, loss = jax.lax.map(count, (images, labels))
     found = flatten_masks(masks)
     squares = [
         jnp.sum(
@@ -194,6 +231,7 @@ def evaluate(
     return Evaluation(
         top1=jnp.sum(top1),
         top5=jnp.sum(top5),
+        loss=jnp.sum(loss),
         dropped_norm=jnp.sqrt(sum(squares, jnp.float32(0))),
         kept={
             path: found[path].grid().reshape(-1) if masked else jnp.ones(n, bool)

@@ -33,7 +33,7 @@ LAYERS = (
     ("selection", "checkpoint", "pictures"),
     ("rules", "resume"),
     ("plan", "activations", "gradient_pruning"),
-    ("linear", "image_activations"),
+    ("linear", "image_activations", "dynamics", "schedule", "budgets"),
     ("mlp", "convolution"),
     ("mixing", "image_modules"),
     ("modules", "model_string"),

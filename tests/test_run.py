@@ -18,6 +18,7 @@ from PIL import Image
 
 from sparsemlp.config import Config
 from sparsemlp.program import build_program
+from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.settings import resolve
 from sparsemlp.train_state import initial_state, no_totals
 from sparsemlp.trainer import Trainer
@@ -31,6 +32,7 @@ KEYS = {
     "train_top5",
     "test_top1",
     "test_top5",
+    "test_loss",
     "density",
     "changed_blocks",
     "dropped_norm",
@@ -125,11 +127,11 @@ def test_the_numbers_are_those_of_training_step_by_step(
     before = np.ones(34, bool)
     activity = np.zeros(34, int)
     for epoch, line in enumerate(lines):
-        masked = epoch >= 1
+        masked, phase = epoch >= 1, MASKED if epoch >= 1 else DENSE
         state = dataclasses.replace(state, totals=no_totals())
         for position in range(tiny.STEPS_PER_EPOCH):
             activity += kept_blocks(state.params) if masked else 0
-            state, _, _ = trainer.train(state, epoch, position, seconds=0.0, masked=masked)
+            state, _, _ = trainer.train(state, epoch, position, seconds=0.0, phase=phase)
         kept = kept_blocks(state.params) if masked else before
         assert line["changed_blocks"] == (kept != before).mean()
         before = kept
@@ -137,9 +139,10 @@ def test_the_numbers_are_those_of_training_step_by_step(
         assert line["loss"] == float(state.totals["loss"]) / 44
         assert line["train_top1"] == int(state.totals["top1"]) / 44
         assert line["train_top5"] == int(state.totals["top5"]) / 44
-        found = trainer.evaluate(state, masked=masked)
+        found = trainer.evaluate(state, phase)
         assert line["test_top1"] == int(found.top1) / 20
         assert line["test_top5"] == int(found.top5) / 20
+        assert line["test_loss"] == float(found.loss) / 20
         assert line["dropped_norm"] == float(found.dropped_norm)
     last = tiny.last_state(finished)
     assert last.step == 18

@@ -12,6 +12,7 @@ import pytest
 import tiny
 
 from sparsemlp.program import build_program
+from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.train_state import Program, TrainState, epoch_order, initial_state, no_totals
 from sparsemlp.trainer import Trainer
 from sparsemlp.training import evaluate, evaluation_batches
@@ -41,7 +42,7 @@ def train_epoch(
             epoch,
             sum(sizes),
             seconds=seconds[min(len(sizes), len(seconds) - 1)],
-            masked=True,
+            phase=MASKED,
         )
         assert healthy
         sizes.append(n_steps)
@@ -133,11 +134,11 @@ def test_each_program_is_compiled_once_when_it_is_first_needed(program):
         program, optimizer=optax.GradientTransformation(program.optimizer.init, update)
     )
     trainer = Trainer(counted, tiny.dataset(), tiny.BATCH)
-    assert not trainer.is_compiled(0, masked=True)
+    assert not trainer.is_compiled(0, MASKED)
     state, _ = train_epoch(trainer, initial_state(counted), 0, [0.0])
-    assert trainer.is_compiled(4, masked=True)
-    assert trainer.is_compiled(5, masked=True)
-    assert not trainer.is_compiled(0, masked=False)
+    assert trainer.is_compiled(4, MASKED)
+    assert trainer.is_compiled(5, MASKED)
+    assert not trainer.is_compiled(0, DENSE)
     n_first = n_traces
     assert n_first >= 2
     for epoch, seconds in ((1, [FOREVER]), (2, [0.0])):
@@ -166,16 +167,16 @@ def test_time_is_that_of_training_alone(program):
     state, _ = train_epoch(trainer, start, 0, [FOREVER])
     took = trainer.seconds
     assert 0 < took <= time.perf_counter() - began - slept
-    trainer.evaluate(state, masked=True)
+    trainer.evaluate(state, MASKED)
     assert trainer.seconds == took
 
 
 def test_an_evaluation_counts_the_whole_test_set(program, trainer):
     data = tiny.dataset()
     params = initial_state(program).params
-    found = trainer.evaluate(initial_state(program), masked=True)
+    found = trainer.evaluate(initial_state(program), MASKED)
     by_sevens = evaluation_batches(data.test_images, data.test_labels, 7)
-    expected = evaluate(program, params, {}, *by_sevens, masked=True)
+    expected = evaluate(program, params, {}, {}, *by_sevens, masked=True)
     assert (int(found.top1), int(found.top5)) == (int(expected.top1), int(expected.top5))
 
 
@@ -183,6 +184,6 @@ def test_a_state_that_is_not_finite_is_told(program, trainer):
     state = initial_state(program)
     totals = no_totals() | {"loss": jnp.float32(jnp.nan)}
     _, n_steps, healthy = trainer.train(
-        dataclasses.replace(state, totals=totals), 0, 0, seconds=0.0, masked=True
+        dataclasses.replace(state, totals=totals), 0, 0, seconds=0.0, phase=MASKED
     )
     assert (n_steps, healthy) == (1, False)

@@ -305,7 +305,7 @@ def test_evaluation_is_a_recount_with_the_masks_of_the_parameters_it_is_given(
     program: Program, trained: Any, masked: bool
 ):
     for params in (initial_state(program).params, trained):
-        found = evaluate(program, params, {}, *batches(), masked=masked)
+        found = evaluate(program, params, {}, {}, *batches(), masked=masked)
         logits = all_logits(program, params, DATA.test_images, masked=masked)
         guesses = np.argsort(-logits, axis=1)
         right = guesses == DATA.test_labels[:, None]
@@ -345,14 +345,14 @@ def test_a_collapsed_model_scores_chance(program: Program, value: float):
     params = initial_state(program).params
     constant = jax.tree.map(jnp.zeros_like, params)
     constant["head"]["bias"] = jnp.full(10, value, jnp.float32)
-    found = evaluate(program, constant, {}, *batches(), masked=True)
+    found = evaluate(program, constant, {}, {}, *batches(), masked=True)
     assert np.bincount(DATA.test_labels).tolist() == [2] * 10
     assert (int(found.top1), int(found.top5)) == (2, 10)
 
 
 def test_a_model_of_nan_guesses_nothing_right(program: Program):
     params = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), initial_state(program).params)
-    found = evaluate(program, params, {}, *batches(), masked=True)
+    found = evaluate(program, params, {}, {}, *batches(), masked=True)
     assert (int(found.top1), int(found.top5)) == (0, 0)
 
 

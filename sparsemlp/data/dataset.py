@@ -1,9 +1,11 @@
 """The one form in which every data set reaches a program."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Int32, UInt8
+
+from sparsemlp.errors import InputError
 
 _IMAGES_PER_SUM = 1024
 
@@ -36,6 +38,41 @@ class ImageDataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     notice: str | None = None
+
+
+Held = tuple[UInt8[np.ndarray, "n height width channels"], Int32[np.ndarray, " n"]]
+
+
+def hold_out(dataset: ImageDataset, share: float) -> tuple[ImageDataset, Held | None]:
+    """Takes evenly spaced training images out of a data set, to validate on them.
+
+    Args:
+        dataset: The data set.
+        share: Share of the training images to take, in [0, 1); 0 takes none.
+
+    Returns:
+        The data set without them, its statistics as they were, and their images and labels.
+
+    Raises:
+        InputError: The share is out of its range, or takes no image or all of them.
+    """
+    if share == 0:
+        return dataset, None
+    n_images = len(dataset.train_labels)
+    n_taken = round(n_images * share) if 0 < share < 1 else 0
+    if not 0 < n_taken < n_images:
+        raise InputError(
+            f"a share of {share} of the {n_images} training images cannot be held out: choose one "
+            "in [0, 1) that takes some and leaves some"
+        )
+    taken = np.zeros(n_images, bool)
+    taken[np.arange(n_taken) * n_images // n_taken] = True
+    left = replace(
+        dataset,
+        train_images=dataset.train_images[~taken],
+        train_labels=dataset.train_labels[~taken],
+    )
+    return left, (dataset.train_images[taken], dataset.train_labels[taken])
 
 
 def channel_statistics(

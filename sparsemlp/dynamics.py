@@ -1,0 +1,262 @@
+"""How masks move from step to step, beyond "the k largest blocks of this moment".
+
+Each part is a small pure function of the parameters and of a memory, a pytree that is part of the
+training state and holds only what the chosen options need.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float
+
+from sparsemlp.blocks import matrix_shape, n_kept_blocks
+from sparsemlp.errors import InputError
+from sparsemlp.masks import BlockMask
+from sparsemlp.plan import Masks, Plan, flatten_masks, mask_tree, masked_kernels
+from sparsemlp.selection import (
+    GRADIENT_SCORE,
+    block_scores,
+    cut,
+    every_block,
+    keep_largest,
+    l2,
+)
+
+Moments = Literal["keep", "reset"]
+Memory = dict[str, dict[str, Any]]
+"""`scores`: for each masked kernel float32 `[n_blocks]`, the scores that the last step left;
+`kept`: for each bool `[n_blocks]`, the blocks that the last masked step kept. Either is there only
+if an option needs it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dynamics:
+    """Options of moving masks; the defaults are the thesis' way, without memory.
+
+    Attributes:
+      score_decay: share of the last step's scores in those of this step, in `[0, 1)`: an
+        exponential mean over the steps.
+      hysteresis: a dropped block returns only if its score exceeds a kept one's by this share.
+      dropped_decay: factor of the dropped weights that is added to their gradient, SR-STE's
+        decay (Zhou et al., arXiv 2102.04010, equation 8); with Adam it is normalised like any
+        other gradient.
+      moments: what happens to the optimizer's moments of a block that returns: `keep` leaves
+        them as the steps without a loss gradient left them, `reset` makes them zero. Adam's first
+        update of such a block is then `(1 - b1) / sqrt(1 - b2)` learning rates, 3.2 at its
+        defaults, since its correction for young moments counts the steps of the run.
+      freezes: whether the mask stays from some step on, so that it must be remembered.
+    """
+
+    score_decay: float = 0.0
+    hysteresis: float = 0.0
+    dropped_decay: float = 0.0
+    moments: Moments = "keep"
+    freezes: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.score_decay < 1:
+            raise InputError(
+                f"score decay {self.score_decay} is outside [0, 1): it is the share of the last "
+                "step's scores, 0 for none"
+            )
+        for name, value in (
+            ("hysteresis", self.hysteresis),
+            ("dropped decay", self.dropped_decay),
+        ):
+            if not 0 <= value < math.inf:
+                raise InputError(f"{name} {value} must be a finite number, at least 0")
+        if self.moments not in get_args(Moments):
+            raise InputError(
+                f"moments {self.moments!r} is unknown: choose one of {', '.join(get_args(Moments))}"
+            )
+
+    @property
+    def remembers_kept(self) -> bool:
+        """Whether the blocks that the last step kept must be known."""
+        return self.hysteresis > 0 or self.moments == "reset" or self.freezes
+
+
+def initial_memory(params: Mapping[str, Any], plan: Plan, dynamics: Dynamics) -> Memory:
+    """The memory before the first step: scores of the initial weights, every block kept.
+
+    Where gradients rank the blocks, none is known yet: their l2 norms stand in.
+    """
+    memory: Memory = {}
+    kernels = list(masked_kernels(params, plan))
+    if _remembers_scores(plan, params, dynamics):
+        memory["scores"] = {
+            path: _flat(
+                block_scores(kernel, rule.block, l2 if _by_gradient(rule) else rule.score, path)
+            )
+            for path, kernel, rule in kernels
+        }
+    if dynamics.remembers_kept:
+        memory["kept"] = {
+            path: jnp.ones(_flat(cut(kernel, rule.block, path)[..., 0, 0]).shape, bool)
+            for path, kernel, rule in kernels
+        }
+    return memory
+
+
+def select_dynamic_masks(
+    params: Mapping[str, Any], plan: Plan, dynamics: Dynamics, memory: Memory, *, frozen: bool
+) -> tuple[Masks, Memory]:
+    """Selects the kept blocks of every masked kernel, and remembers what the next step needs.
+
+    Without options of `dynamics` these are the masks of `plan.select_masks`.
+
+    Args:
+      params: nested mapping of arrays.
+      plan: which parameter gets which rules.
+      dynamics: the options.
+      memory: what the step before remembered, or `initial_memory`.
+      frozen: whether the blocks stay those of the step before.
+
+    Returns:
+      The masks, and the memory with the blocks that they keep. Scores that are ranked by
+      gradients are left to `remember_gradients`.
+    """
+    masks: dict[str, BlockMask] = {}
+    scores = dict(memory.get("scores", {}))
+    for path, kernel, rule in masked_kernels(params, plan):
+        shape = matrix_shape(kernel.shape)
+        if frozen:
+            flags = memory["kept"][path]
+            k = n_kept_blocks(flags.size, rule.ratio)
+            (ids,) = jnp.nonzero(flags, size=k)
+            masks[path] = BlockMask(ids.astype(jnp.int32), shape, rule.block)
+            continue
+        if _by_gradient(rule):
+            score = memory["scores"][path]
+        else:
+            score = _flat(block_scores(kernel, rule.block, rule.score, path))
+            if path in scores:
+                score = _mean(scores[path], score, dynamics.score_decay)
+                scores[path] = score
+        if dynamics.hysteresis > 0:
+            favoured = score * jnp.float32(1 + dynamics.hysteresis)
+            score = jnp.where(memory["kept"][path], favoured, score)
+        if n_kept_blocks(score.size, rule.ratio) == score.size:
+            masks[path] = every_block(shape, rule.block)
+        else:
+            masks[path] = keep_largest(score[None], shape, rule.block, rule.ratio)
+    found = {name: scores for name in ("scores",) if name in memory}
+    if "kept" in memory:
+        found["kept"] = {path: mask.grid().reshape(-1) for path, mask in masks.items()}
+    return mask_tree(masks), found
+
+
+def remember_unmasked(
+    params: Mapping[str, Any], plan: Plan, dynamics: Dynamics, memory: Memory
+) -> Memory:
+    """The memory after a step with dense weights: scores go on, every block was kept."""
+    scores = dict(memory.get("scores", {}))
+    for path, kernel, rule in masked_kernels(params, plan):
+        if path in scores and not _by_gradient(rule):
+            score = _flat(block_scores(kernel, rule.block, rule.score, path))
+            scores[path] = _mean(scores[path], score, dynamics.score_decay)
+    return memory | ({"scores": scores} if scores else {})
+
+
+def remember_gradients(
+    params: Mapping[str, Any],
+    gradients: Mapping[str, Any],
+    plan: Plan,
+    dynamics: Dynamics,
+    memory: Memory,
+) -> Memory:
+    """The memory with the scores of a step that rank by gradients.
+
+    A block's score is `|sum(weight * gradient)|` over its weights, to first order how much the
+    loss of this batch changes if the block is set to zero (Molchanov et al., arXiv 1906.10771,
+    for single weights), and with `score_decay` the exponential mean of it.
+
+    Args:
+      params: the parameters of the step.
+      gradients: of the loss, without weight decay, the same tree.
+      plan: which parameter gets which rules.
+      dynamics: the options.
+      memory: as `select_dynamic_masks` returned it.
+    """
+    scores = dict(memory.get("scores", {}))
+    of_path = {path: kernel for path, kernel, _ in masked_kernels(gradients, plan)}
+    for path, kernel, rule in masked_kernels(params, plan):
+        if _by_gradient(rule):
+            product = (kernel * of_path[path]).astype(jnp.float32)
+            score = _flat(jnp.abs(jnp.sum(cut(product, rule.block), axis=(-2, -1))))
+            scores[path] = _mean(scores[path], score, dynamics.score_decay)
+    return memory | ({"scores": scores} if scores else {})
+
+
+def decay_dropped(
+    gradients: Mapping[str, Any], params: Mapping[str, Any], masks: Masks, factor: float
+) -> Any:
+    """The gradients with `factor * weight` added for every dropped weight, SR-STE's decay."""
+    if not factor:
+        return gradients
+    found = flatten_masks(masks)
+
+    def decay(path: Any, gradient: Array, weight: Array) -> Array:
+        mask = found.get("/".join(str(entry.key) for entry in path))
+        if mask is None:
+            return gradient
+        dropped = ~mask.dense().reshape(weight.shape)
+        return gradient + jnp.where(dropped, factor * weight, jnp.zeros_like(weight))
+
+    return jax.tree.map_with_path(decay, gradients, params)
+
+
+def reset_returned(
+    optimizer: optax.GradientTransformation,
+    state: optax.OptState,
+    params: Mapping[str, Any],
+    masks: Masks,
+    kept_before: Mapping[str, Bool[Array, " n"]],
+) -> optax.OptState:
+    """The optimizer's state with zero moments in the blocks that are kept anew.
+
+    Args:
+      optimizer: the transformation whose state it is.
+      state: the state.
+      params: the parameters.
+      masks: masks of this step.
+      kept_before: for each masked kernel the blocks that the step before kept.
+    """
+    found = flatten_masks(masks)
+
+    def stays(path: Any, weight: Array) -> Array:
+        name = "/".join(str(entry.key) for entry in path)
+        if name not in found:
+            return jnp.float32(1)
+        mask = found[name]
+        returned = mask.grid() & ~kept_before[name].reshape(mask.grid_shape)
+        rows, cols = mask.block
+        spread = jnp.repeat(jnp.repeat(returned, cols, axis=0), rows, axis=1)
+        return (~spread).astype(weight.dtype).reshape(weight.shape)
+
+    factors = jax.tree.map_with_path(stays, params)
+    return optax.tree_utils.tree_map_params(
+        optimizer, lambda moment, factor: moment * factor.astype(moment.dtype), state, factors
+    )
+
+
+def _remembers_scores(plan: Plan, params: Mapping[str, Any], dynamics: Dynamics) -> bool:
+    by_gradient = (_by_gradient(rule) for _, _, rule in masked_kernels(params, plan))
+    return dynamics.score_decay > 0 or any(by_gradient)
+
+
+def _by_gradient(rule: Any) -> bool:
+    return isinstance(rule.score, str) and rule.score == GRADIENT_SCORE
+
+
+def _mean(before: Float[Array, " n"], now: Float[Array, " n"], decay: float) -> Array:
+    return jnp.float32(decay) * before + jnp.float32(1 - decay) * now
+
+
+def _flat(scores: Array) -> Array:
+    return scores.reshape(scores.size)
