@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from sparsemlp.data import ImageDataset
+from sparsemlp.data import ImageDataset, hold_out
 from sparsemlp.data.dataset import channel_statistics
+from sparsemlp.errors import InputError
 
 
 def test_statistics_are_those_of_the_scaled_pixels():
@@ -39,3 +40,31 @@ def test_importing_the_data_package_loads_no_data_library():
         "assert not {'tensorflow_datasets', 'sklearn', 'tensorflow'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def tiny_dataset(n_images: int) -> ImageDataset:
+    images = np.arange(n_images, dtype=np.uint8)[:, None, None, None]
+    labels = np.arange(n_images, dtype=np.int32)
+    return ImageDataset("x", "x", images, labels, images, labels, n_images, (0.0,), (1.0,))
+
+
+@pytest.mark.parametrize(
+    ("n_images", "share", "n_taken"), [(44, 0.25, 11), (10, 0.5, 5), (7, 0.1, 1)]
+)
+def test_held_out_images_are_taken_evenly_and_none_is_lost(n_images, share, n_taken):
+    left, held = hold_out(tiny_dataset(n_images), share)
+    assert held is not None
+    images, labels = held
+    assert len(labels) == n_taken
+    assert np.ptp(np.diff(labels)) <= 1 if n_taken > 1 else True
+    assert sorted([*labels, *left.train_labels]) == list(range(n_images))
+    np.testing.assert_array_equal(images[:, 0, 0, 0], labels)
+    np.testing.assert_array_equal(left.train_images[:, 0, 0, 0], left.train_labels)
+
+
+def test_nothing_is_held_out_unless_asked_and_never_all_or_none():
+    dataset = tiny_dataset(8)
+    assert hold_out(dataset, 0) == (dataset, None)
+    for share in (0.01, 0.99, 1.0, -0.5):
+        with pytest.raises(InputError, match=f"share of {share} of the 8 training images"):
+            hold_out(dataset, share)

@@ -1,0 +1,126 @@
+"""Whole runs with masks that move: resumed ones equal those never stopped, and frozen ones stay."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+compilation_cache = tiny.compilation_cache
+
+EVERYTHING: dict[str, Any] = {
+    "epochs": 5,
+    "backward": "straight_through",
+    "score": "gradient",
+    "score_decay": 0.9,
+    "hysteresis": 0.1,
+    "budget": "erk",
+    "ratio_schedule": "cubic",
+    "ramp_epochs": 2,
+    "freeze_epoch": 4,
+    "dropped_decay": 2e-4,
+    "moments": "reset",
+    "lr": 0.03,
+}
+ADAPTIVE: dict[str, Any] = {"epochs": 4, "ratio_schedule": "adaptive", "hold_out": 0.25}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+@pytest.fixture(scope="module", params=["everything", "adaptive"])
+def case(request, data, tmp_path_factory) -> tuple[dict[str, Any], Path]:
+    options = EVERYTHING if request.param == "everything" else ADAPTIVE
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    assert tiny.start(data, out, **options) == 0
+    return options, out
+
+
+@pytest.mark.parametrize("step", [7, 18])
+def test_a_stopped_and_resumed_run_equals_one_never_stopped(
+    case, data, tmp_path, monkeypatch, step
+):
+    options, whole = case
+    out = tmp_path / "parts"
+    with monkeypatch.context() as patched:
+        tiny.at_step(patched, step, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out, **options) == 143
+    assert tiny.resume(out) == 0
+    tiny.assert_same_outcome(out, whole)
+
+
+def test_the_ratio_grows_and_frozen_masks_stay(case):
+    options, out = case
+    lines = tiny.records(out)
+    densities = [line["density"] for line in lines]
+    assert densities[0] == 1
+    if options is EVERYTHING:
+        assert densities == sorted(densities, reverse=True)
+        assert densities[1] > densities[3] == densities[4]
+        assert lines[4]["changed_blocks"] == 0
+        with np.load(out / "mask_activity.npz") as file:
+            steps = int(file["masked_steps"])
+            counts = np.concatenate([file[name].reshape(-1) for name in file if "kernel" in name])
+        # 4 masked epochs of 6 steps, the last with the mask of the step before it.
+        assert steps == 24
+        assert np.all((counts >= 7) | (counts <= 17))
+
+
+def test_the_adaptive_ratio_follows_the_losses_that_the_run_recorded(data, tmp_path):
+    out = tmp_path / "run"
+    assert tiny.start(data, out, **ADAPTIVE) == 0
+    lines = tiny.records(out)
+    assert all(line["validation_loss"] > 0 for line in lines)
+    # 11 of the 44 training images are held out: 33 of them in 5 steps of 8.
+    assert [line["step"] for line in lines] == [5, 10, 15, 20]
+    assert lines[1]["density"] > lines[3]["density"] or (
+        lines[2]["validation_loss"] > 1.05 * lines[1]["validation_loss"]
+    )
+
+
+def test_a_run_of_an_earlier_version_goes_on_without_a_memory(data, tmp_path, monkeypatch):
+    """Its configuration lacks the options of moving masks, its records the test loss."""
+    out = tmp_path / "old"
+    with monkeypatch.context() as patched:
+        tiny.at_step(patched, 8, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out) == 143
+    config = json.loads((out / "config.json").read_text())
+    for name in (*(name for name in EVERYTHING if name not in tiny.RUN), "hold_out"):
+        if name not in ("lr", "backward", "score"):
+            config.pop(name, None)
+    (out / "config.json").write_text(json.dumps(config))
+    (first,) = (json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines())
+    del first["test_loss"]
+    (out / "metrics.jsonl").write_text(json.dumps(first) + "\n")
+    assert tiny.resume(out) == 0
+    assert len(tiny.records(out)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"score": "gradient"}, "choose --backward=straight_through or dense"),
+        ({"freeze_epoch": 1}, "--freeze-epoch=1 is not after the first masked epoch, 1"),
+        ({"ramp_epochs": 2}, "--ramp-epochs=2 needs --ratio-schedule=cubic"),
+        ({"ratio_schedule": "linear"}, "choose one of constant, cubic, adaptive"),
+        ({"ratio_schedule": "adaptive", "hold_out": 0.0}, "give --hold-out"),
+        ({"hold_out": 1.0}, r"--hold-out=1.0 is outside [0, 1)"),
+        ({"hold_out": 0.001}, "of the 44 training images cannot be held out"),
+        ({"budget": "fair"}, "choose one of uniform, erk"),
+        ({"ratio": 0.0, "hysteresis": 0.1}, "--hysteresis=0.1 needs a mask: give --ratio"),
+        ({"moments": "halve"}, "choose one of keep, reset"),
+    ],
+)
+def test_options_out_of_range_end_with_one_line(
+    data, tmp_path, capsys, unchecked, options, message
+):
+    assert tiny.start(data, tmp_path / "run", **options) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert error.count("\n") == 1
