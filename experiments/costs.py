@@ -11,7 +11,9 @@ memory_movement.csv              GB (2^30 bytes) moved by the forward passes, as
 memory_movement_corrected.csv    the same with the activations of all tokens, not of one
 
 --config takes a model string instead and writes costs.csv: those five quantities of that model,
-dense and as the string says. Nothing is trained or measured.
+dense and as the string says. Nothing is trained or measured, unless --measured asks for it: on an
+NVIDIA GPU with Nsight Compute or NVML that adds measured_traffic.csv (GB), measured_cache_hits.csv
+and measured_energy.csv (joules), of whole training steps.
 """
 
 import csv
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from measured_costs import measured_tables
 from rich.console import Console
 from rich.table import Table
 
@@ -94,6 +97,8 @@ class Costs:
     """Bytes of a number."""
     line_bytes: int = 128
     """Bytes of a cache line."""
+    measured: bool = False
+    """Measure traffic, cache hits and energy of a step of every cell too, where counters are."""
 
 
 def count_costs(options: Costs) -> None:
@@ -104,6 +109,8 @@ def count_costs(options: Costs) -> None:
         raise InputError(
             f"--out={options.out} is no folder to write to: {error.strerror}"
         ) from error
+    if options.measured and options.config is not None:
+        raise InputError("--measured measures the grid: leave out --config")
     depth, plan = (None, None) if options.config is None else parse_model(options.config)
     shapes, run = _shapes(options, depth), _run(options)
     if plan is None:
@@ -186,15 +193,24 @@ def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
             [count(shapes, dict.fromkeys(kinds, (block, r)), run) for r in options.ratios]
             for block in blocks
         ]
-        names = [[format_block(block)] for block in blocks]
-        _write(
-            options.out / f"{name}.csv",
-            ["Block_Size", *(f"{ratio:g}" for ratio in options.ratios)],
-            [name + row for name, row in zip(names, rows, strict=True)],
-        )
+        _write_table(options, name, blocks, rows)
         shares = (f"{rows[index][-1] / dense:.1%}" for index in (0, -1))
         shown.add_row(name, unit, f"{dense:.6g}", *shares)
+    if options.measured:
+        measured = measured_tables(shapes, run, blocks, options.ratios, options.mask_layers, print)
+        for name, rows in measured.items():
+            _write_table(options, name, blocks, rows)
     Console().print(shown)
+
+
+def _write_table(
+    options: Costs, name: str, blocks: Iterable[Block], rows: Iterable[Iterable[float]]
+) -> None:
+    _write(
+        options.out / f"{name}.csv",
+        ["Block_Size", *(f"{ratio:g}" for ratio in options.ratios)],
+        [[format_block(block), *row] for block, row in zip(blocks, rows, strict=True)],
+    )
 
 
 def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:

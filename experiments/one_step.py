@@ -1,0 +1,106 @@
+"""One training step on random images, marked for a profiler.
+
+    ncu --profile-from-start off ... python experiments/one_step.py --block=32x32 --ratio=0.8
+
+compiles and warms up, then makes one step between `cudaProfilerStart` and `cudaProfilerStop`. The
+options are those of cifar10.py; `measured_costs` calls it.
+"""
+
+import ctypes
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from sparsemlp import InputError
+from sparsemlp.config import Config
+from sparsemlp.data import ImageDataset
+from sparsemlp.program import build_program
+from sparsemlp.settings import resolve
+from sparsemlp.train_state import initial_state
+from sparsemlp.training import train_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class OneStep:
+    """One training step on random images, marked for a profiler."""
+
+    run: Annotated[Config, tyro.conf.arg(name="")] = dataclasses.field(default_factory=Config)
+    """What to train."""
+    image_size: int = 32
+    """Height and width of an image, in pixels."""
+    n_classes: int = 10
+    """Number of classes."""
+
+
+def random_images(n_images: int, image_size: int, n_classes: int) -> ImageDataset:
+    """Noise as a data set: what a step costs does not depend on what is on an image."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (n_images, image_size, image_size, 3), dtype=np.uint8)
+    return ImageDataset(
+        name="noise",
+        source="noise",
+        train_images=images,
+        train_labels=rng.integers(0, n_classes, n_images).astype(np.int32),
+        test_images=images[:1],
+        test_labels=np.zeros(1, np.int32),
+        n_classes=n_classes,
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+    )
+
+
+def steps(options: OneStep) -> Callable[[int], None]:
+    """Makes so many masked steps and waits for them; the first call compiles."""
+    settings = resolve(options.run, "noise")
+    dataset = random_images(settings.batch_size, options.image_size, options.n_classes)
+    program = build_program(settings, dataset)
+    images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)
+    order = jnp.arange(len(labels), dtype=jnp.int32)
+    state = initial_state(program)
+
+    def make(n_steps: int) -> None:
+        nonlocal state
+        # All steps take the one batch there is, at position 0 of the order.
+        for _ in range(n_steps):
+            state, _ = train_steps(
+                program,
+                state,
+                images,
+                labels,
+                order,
+                jnp.int32(0),
+                jnp.int32(1),
+                batch_size=settings.batch_size,
+                masked=True,
+            )
+        jax.block_until_ready(state)
+
+    return make
+
+
+def main() -> int:
+    """Makes the step that the command line describes."""
+    try:
+        make = steps(tyro.cli(OneStep, description=__doc__))
+        make(2)
+        runtime = ctypes.CDLL("libcudart.so")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: CUDA's runtime library is not found: {error}", file=sys.stderr)
+        return 2
+    runtime.cudaProfilerStart()
+    make(1)
+    runtime.cudaProfilerStop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
