@@ -29,8 +29,8 @@ from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings, describe_masking, resolve
 
-_CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan")
-"""Options that may differ when a run is resumed: they do not change its numbers."""
+_CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan", "devices")
+"""Options that may differ when a run is resumed: they do not change its numbers, or by rounding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +160,16 @@ def _announce(reporter: Reporter, run: Run) -> None:
     reporter.say(
         f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "
         f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
-        f"{len(jax.devices())} x {jax.devices()[0].device_kind}"
+        f"{_devices_in_words(run)}"
     )
     reporter.say(f"folder  {run.folder.path}")
+
+
+def _devices_in_words(run: Run) -> str:
+    kind, mesh = jax.devices()[0].device_kind, run.program.mesh
+    if mesh is None or mesh.size == 1:
+        return f"1 x {kind}"
+    return f"{mesh.size} x {kind}, {run.settings.batch_size // mesh.size} images each"
 
 
 def _located(dataset: str) -> str:

@@ -109,6 +109,8 @@ class Config:
     """Dtype of the computation: float32 or bfloat16. Parameters are float32."""
     engine: str = "auto"
     """Who computes the sparse products: auto, cpu, triton (an NVIDIA GPU), reference."""
+    devices: Annotated[int | None, open_default("INT", "all that JAX sees")] = None
+    """Devices that share every batch; the numbers are those of one to rounding."""
     allow_nan: bool = False
     """Go on when the loss becomes NaN or infinite, instead of stopping with exit code 3."""
 

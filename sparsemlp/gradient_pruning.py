@@ -13,6 +13,7 @@ from pallas_kernels import Engine, Neighbours, dense
 from pallas_kernels.neighbours import keep_largest, largest
 from sparsemlp.errors import InputError
 from sparsemlp.rules import GradientPruning
+from sparsemlp.varying import draw_part
 
 
 def prune_gradient(
@@ -52,7 +53,8 @@ def prune_gradient(
     if rule.method != "random":
         return keep_largest(dy, _neighbours(rule), axis)
     assert rng is not None
-    ranking = jax.random.bits(rng, dy.shape, jnp.uint32)
+    key = rng
+    ranking = draw_part(lambda shape: jax.random.bits(key, shape, jnp.uint32), dy.shape, dy)
     return jnp.where(largest(ranking, rule.n, rule.m, axis), dy, jnp.zeros_like(dy))
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from sparsemlp.errors import InputError
 from sparsemlp.mlp import Linear
 from sparsemlp.plan import Plan, layer_rules
+from sparsemlp.varying import draw_part
 
 
 class SparseDense(nn.Module):
@@ -154,5 +155,6 @@ class StochasticDepth(nn.Module):
         if not train or self.rate == 0:
             return x
         shape = (x.shape[0],) + (1,) * (x.ndim - 1)
-        keep = jax.random.bernoulli(self.make_rng("drop_path"), 1 - self.rate, shape)
+        key = self.make_rng("drop_path")
+        keep = draw_part(lambda drawn: jax.random.bernoulli(key, 1 - self.rate, drawn), shape, x)
         return jnp.where(keep, x / jnp.asarray(1 - self.rate, x.dtype), jnp.zeros_like(x))

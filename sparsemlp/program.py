@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 
 from pallas_kernels import SparseLayer
 from sparsemlp.budgets import share_out
@@ -23,6 +24,7 @@ from sparsemlp.optimizer import (
     sgd_with_l2,
     triangular_rate,
 )
+from sparsemlp.parallel import data_mesh
 from sparsemlp.plan import Plan, all_rules, mask_shapes, named_for_masking
 from sparsemlp.recipes import recipe
 from sparsemlp.resmlp import ResMLP
@@ -59,6 +61,7 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
         seed=settings.seed,
         flip_test=settings.flip_test,
         dynamics=dynamics(settings),
+        mesh=_mesh(settings),
     )
     state = jax.eval_shape(lambda: initial_state(program))
     if settings.model == "resmlp":
@@ -84,6 +87,19 @@ def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -
     if settings.model == "resnet9":
         return ResNet9(**common | own)
     return ResMLP(**common | own | dict[str, Any](depth=depth))
+
+
+def _mesh(settings: Settings) -> Mesh | None:
+    """The devices of a run."""
+    if settings.model == "resnet9" and settings.devices is None:
+        return None
+    mesh = data_mesh(settings.devices, settings.batch_size)
+    if mesh is not None and settings.model == "resnet9":
+        raise InputError(
+            f"--devices={settings.devices}: resnet9 normalises by the statistics of the images on "
+            "one device, so that its numbers would change: leave --devices out"
+        )
+    return mesh
 
 
 def _with_budget(model: ResMLP | ResNet9, settings: Settings) -> ResMLP | ResNet9:

@@ -14,6 +14,7 @@ from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.interruption import Interruption
 from sparsemlp.keeper import Keeper
+from sparsemlp.parallel import replicate
 from sparsemlp.pictures import draw
 from sparsemlp.plan import mask_shapes
 from sparsemlp.program import (
@@ -145,11 +146,11 @@ class Run:
             )
         self._write_description()
         if restored is None:
-            state = initial_state(self.program)
+            state = replicate(initial_state(self.program), self.program.mesh)
             checkpoints.save(0, state, self._metadata())
             return state, 0
         self.trainer.seconds = float(restored.metadata["seconds"])
-        return restored.state, restored.step
+        return replicate(restored.state, self.program.mesh), restored.step
 
     def _write_description(self) -> None:
         """Writes configuration and environment; that of an earlier start is kept below it."""
@@ -226,7 +227,8 @@ class Run:
         if self.settings.hold_out:
             record["validation_loss"] = self.trainer.validate(state, phase)
         self.history.append(record)
-        state = dataclasses.replace(state, totals=no_totals(), last_kept=found.kept)
+        totals = replicate(no_totals(), self.program.mesh)
+        state = dataclasses.replace(state, totals=totals, last_kept=found.kept)
         self._write_activity(state, step)
         return state, record
 

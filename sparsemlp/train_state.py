@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sparsemlp.augment import Augmentation
@@ -40,6 +41,7 @@ class Program:
       flip_test: whether a test image is judged together with its mirror image.
       dynamics: how masks move from step to step.
       frozen: whether they stay those of the step before.
+      mesh: the devices that share every batch; None for one.
     """
 
     model: ResMLP | ResNet9
@@ -52,6 +54,7 @@ class Program:
     flip_test: bool = False
     dynamics: Dynamics = _WITHOUT_MEMORY
     frozen: bool = False
+    mesh: Mesh | None = None
 
     def at_phase(self, phase: Phase) -> "Program":
         """The program of an epoch that masks: at its level, frozen or not."""

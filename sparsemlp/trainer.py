@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsemlp.data import ImageDataset
+from sparsemlp.parallel import replicate
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState, epoch_order
 from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_steps
@@ -41,10 +42,10 @@ class Trainer:
     ) -> None:
         self._program = program
         self._phases: dict[Phase, Program] = {}
-        self._images = jnp.asarray(dataset.train_images)
-        self._labels = jnp.asarray(dataset.train_labels)
-        self._test = _batches(dataset.test_images, dataset.test_labels)
-        self._held_out = None if held_out is None else _batches(*held_out)
+        self._images = self._placed(dataset.train_images)
+        self._labels = self._placed(dataset.train_labels)
+        self._test = self._batches(dataset.test_images, dataset.test_labels)
+        self._held_out = None if held_out is None else self._batches(*held_out)
         self._batch_size = batch_size
         self._n_whole, self._rest = divmod(len(dataset.train_labels), batch_size)
         self._compiled: dict[tuple[int, Phase], Any] = {}
@@ -82,7 +83,8 @@ class Trainer:
         n_steps = max(1, min(wanted, left))
         if self._order is None or self._order[0] != epoch:
             images = len(self._labels)
-            self._order = epoch, epoch_order(self._program.seed, jnp.int32(epoch), images)
+            order = epoch_order(self._program.seed, jnp.int32(epoch), images)
+            self._order = epoch, self._placed(order)
         start, count = jnp.int32(position * self._batch_size), jnp.int32(n_steps)
         arguments = (state, self._images, self._labels, self._order[1], start, count)
         program = self._compiled.get((size, phase))
@@ -123,6 +125,10 @@ class Trainer:
     def _size(self, position: int) -> int:
         return self._batch_size if position < self._n_whole else self._rest
 
+    def _placed(self, array: Any) -> jax.Array:
+        return replicate(jnp.asarray(array), self._program.mesh)
 
-def _batches(images: np.ndarray, labels: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    return evaluation_batches(images, labels, min(_EVALUATION_BATCH, len(labels)))
+    def _batches(self, images: np.ndarray, labels: np.ndarray) -> tuple[jax.Array, jax.Array]:
+        size = min(_EVALUATION_BATCH, len(labels))
+        batched, numbered = evaluation_batches(images, labels, size)
+        return self._placed(batched), self._placed(numbered)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from sparsemlp.augment import augment, normalize
 from sparsemlp.dynamics import (
@@ -19,10 +19,13 @@ from sparsemlp.dynamics import (
     reset_returned,
     select_dynamic_masks,
 )
+from sparsemlp.exchange import sum_gradients
 from sparsemlp.losses import cross_entropy
 from sparsemlp.metrics import top_k_correct
+from sparsemlp.parallel import join, on_every_device, split, usable
 from sparsemlp.plan import Masks, block_counts, flatten_masks
 from sparsemlp.train_state import Program, TrainState, stream_key
+from sparsemlp.varying import AXIS
 
 
 @functools.partial(
@@ -88,13 +91,8 @@ def train_step(
         "gradient": stream_key(program.seed, "gradient", state.step),
     }
 
-    def mean_loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
-        variables = {"params": params, "masks": masks, "batch_stats": state.batch_stats}
-        logits, batch_stats = program.train_logits(variables, inputs, rngs)
-        return jnp.mean(cross_entropy(logits, targets)), (logits, batch_stats)
-
-    (loss, (logits, batch_stats)), gradients = jax.value_and_grad(mean_loss, has_aux=True)(
-        state.params
+    loss, logits, batch_stats, gradients = loss_and_gradients(
+        program, state.params, masks, state.batch_stats, inputs, targets, rngs
     )
     plan, dynamics = program.model.plan, program.dynamics
     memory = remember_gradients(state.params, gradients, plan, dynamics, memory)
@@ -127,6 +125,48 @@ def train_step(
         last_kept=state.last_kept,
         memory=memory,
     )
+
+
+def loss_and_gradients(
+    program: Program,
+    params: Any,
+    masks: Masks,
+    batch_stats: Any,
+    inputs: Float[Array, "batch height width channels"],
+    targets: Float[Array, "batch classes"],
+    rngs: dict[str, PRNGKeyArray],
+) -> tuple[Array, Array, Any, Any]:
+    """The mean loss of a batch, its logits, the batch statistics after it, and the gradients.
+
+    On a mesh of devices that divide the batch each takes its part of it, and the gradients are
+    summed as `exchange` does.
+    """
+
+    def own_part(
+        params: Any, masks: Masks, inputs: Array, targets: Array, rngs: Any
+    ) -> tuple[tuple[Array, tuple[Array, Any]], Any]:
+        def loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
+            variables = {"params": params, "masks": masks, "batch_stats": batch_stats}
+            logits, changed = program.train_logits(variables, inputs, rngs)
+            return jnp.sum(cross_entropy(logits, targets)) / n_images, (logits, changed)
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    n_images = inputs.shape[0]
+    mesh = usable(program.mesh, n_images)
+    if mesh is None:
+        (loss, (logits, changed)), gradients = own_part(params, masks, inputs, targets, rngs)
+        return loss, logits, changed, gradients
+
+    def on_device(params: Any, masks: Masks, rngs: Any, inputs: Array, targets: Array) -> Any:
+        (loss, (logits, _)), gradients = own_part(params, masks, inputs, targets, rngs)
+        summed = sum_gradients(gradients, masks, program.model.plan, AXIS)
+        return (jax.lax.psum(loss, AXIS), summed), logits
+
+    (loss, gradients), logits = on_every_device(
+        mesh, on_device, whole=(params, masks, rngs), parts=(inputs, targets)
+    )
+    return loss, logits, batch_stats, gradients
 
 
 def _masks_of_step(program: Program, state: TrainState, *, masked: bool) -> tuple[Masks, Memory]:
@@ -171,9 +211,10 @@ def train_steps(
 
     def body(index: Array, state: TrainState) -> TrainState:
         chosen = jax.lax.dynamic_slice_in_dim(order, start + index * batch_size, batch_size)
-        return train_step(program, state, images[chosen], labels[chosen], masked=masked)
+        batch = split((images[chosen], labels[chosen]), usable(program.mesh, batch_size))
+        return train_step(program, state, *batch, masked=masked)
 
-    state = jax.lax.fori_loop(0, n_steps, body, state)
+    state = join(jax.lax.fori_loop(0, n_steps, body, state), program.mesh)
     leaves = [state.totals["loss"], *jax.tree.leaves(state.params)]
     healthy = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
     return state, healthy
@@ -210,9 +251,7 @@ def evaluate(
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         images, labels = batch
         inputs = normalize(images, program.mean, program.std)
-        logits = program.test_logits(
-            {"params": params, "masks": masks, "batch_stats": batch_stats}, inputs
-        )
+        logits = _test_logits(program, params, masks, batch_stats, inputs)
         loss = cross_entropy(logits, jax.nn.one_hot(labels, program.n_classes))
         return (
             _count(top_k_correct(logits, labels, 1)),
@@ -238,6 +277,20 @@ def evaluate(
             for path, n in block_counts(params, program.model.plan).items()
         },
     )
+
+
+def _test_logits(
+    program: Program, params: Any, masks: Masks, batch_stats: Any, inputs: Array
+) -> Array:
+    def on_device(params: Any, masks: Masks, batch_stats: Any, inputs: Array) -> Any:
+        variables = {"params": params, "masks": masks, "batch_stats": batch_stats}
+        return (), program.test_logits(variables, inputs)
+
+    mesh = usable(program.mesh, inputs.shape[0])
+    if mesh is None:
+        return on_device(params, masks, batch_stats, inputs)[1]
+    whole = (params, masks, batch_stats)
+    return on_every_device(mesh, on_device, whole=whole, parts=(inputs,))[1]
 
 
 def evaluation_batches(
