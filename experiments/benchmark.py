@@ -25,6 +25,11 @@ prints what a training step keeps for its backward pass and the memory that XLA 
 with jax.checkpoint, with each rule for activations and gradients, and with all of them. It
 compiles and runs nothing.
 
+    JAX_NUM_CPU_DEVICES=4 python experiments/benchmark.py exchange --devices=4
+
+prints the bytes that devices exchange for the gradients of a step, from the compiled program:
+dense, and masked with each backward. It runs nothing.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -32,6 +37,7 @@ the milliseconds belong to the moment.
 import sys
 
 import tyro
+from benchmark_exchange import measure_exchange
 from benchmark_gradient import measure_gradient
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
@@ -48,6 +54,7 @@ def main() -> int:
         "linear": measure_linear,
         "gradient": measure_gradient,
         "memory": measure_memory,
+        "exchange": measure_exchange,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

@@ -1,0 +1,69 @@
+"""Several devices give the numbers of one; batches and devices that do not fit are refused."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from sparsemlp.errors import InputError
+from sparsemlp.parallel import data_mesh, replicate, usable
+
+compilation_cache = tiny.compilation_cache
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("engine", "backward"), [("cpu", "masked"), ("reference", "straight_through")]
+)
+def test_four_devices_give_the_losses_of_one_over_20_steps(engine, backward):
+    """The last batch of an epoch, 4 of 44 images, is shared out as well; masks are the same."""
+    environment = os.environ | {
+        "JAX_NUM_CPU_DEVICES": "4",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]),
+    }
+    done = subprocess.run(
+        [sys.executable, HERE / "on_devices.py", engine, backward],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["devices"] == 4
+    one, four = found["one"], found["all"]
+    assert one["kept"] == four["kept"]
+    # Each step adds a few roundings to weights of order 1, which the loss sees in first order.
+    tolerance = 20 * 64 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(four["losses"], one["losses"], rtol=tolerance)
+    np.testing.assert_allclose(four["test_loss"], one["test_loss"], rtol=tolerance)
+    assert len(set(one["losses"])) == 20
+
+
+def test_one_device_needs_no_mesh_and_runs_the_program_that_it_always_did():
+    if len(jax.devices()) > 1:
+        pytest.skip("several devices are here")
+    assert data_mesh(None, 7) is None
+    assert data_mesh(1, 7) is None
+    assert usable(None, 8) is None
+    assert replicate("anything", None) == "anything"
+
+
+@pytest.mark.parametrize("n_devices", [0, -1, 1000])
+def test_devices_that_are_not_there_are_refused(n_devices):
+    with pytest.raises(InputError, match=f"--devices={n_devices}: JAX sees .*choose from 1 to"):
+        data_mesh(n_devices, 8)
+
+
+def test_resnet9_is_refused_on_several_devices_by_name(monkeypatch, tmp_path):
+    data = tiny.write_npz(tmp_path / "tiny.npz")
+    monkeypatch.setattr("sparsemlp.program.data_mesh", lambda devices, batch: "a mesh")
+    flags = tiny.flags(model="resnet9", devices=2, epochs=1, batch_size=8, width=4)
+    assert tiny.command(*flags, f"--dataset={data}", f"--out={tmp_path / 'run'}") == 2
