@@ -5,11 +5,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+import numpy as np
+
+from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
 from sparsemlp.plan import Plan, masked_kernels
 from sparsemlp.rules import BlockMasking, Rule
+from sparsemlp.selection import block_scores
 
-Budget = Literal["uniform", "erk"]
+Budget = Literal["uniform", "erk", "global"]
 
 
 def check_budget(budget: str) -> None:
@@ -58,7 +62,8 @@ def share_out(params: Mapping[str, Any], plan: Plan, budget: Budget) -> Plan:
     Args:
       params: nested mapping of arrays or `jax.ShapeDtypeStruct`.
       plan: which parameter gets which rules; all masks of it have one ratio.
-      budget: `uniform`, the plan as it is; `erk`, as `erk_densities`.
+      budget: `uniform`, the plan as it is; `global` as well, which `global_ratios` shares out when
+        masking starts; `erk`, as `erk_densities`.
 
     Returns:
       The same plan with a pattern more for every masked kernel.
@@ -70,18 +75,68 @@ def share_out(params: Mapping[str, Any], plan: Plan, budget: Budget) -> Plan:
     kernels = list(masked_kernels(params, plan))
     if budget == "uniform" or not kernels:
         return plan
-    ratios = {rule.ratio for _, _, rule in kernels}
-    if len(ratios) > 1:
-        found = ", ".join(f"{ratio:g}" for ratio in sorted(ratios))
-        raise InputError(
-            f"budget {budget} shares out one ratio, the plan has {found}: give every layer the "
-            "same, or choose the budget uniform"
-        )
-    densities = erk_densities({path: kernel.shape for path, kernel, _ in kernels}, 1 - ratios.pop())
+    ratios = _agreed(budget, "ratio", {rule.ratio for _, _, rule in kernels})
+    if budget == "global":
+        _agreed(budget, "block", {rule.block for _, _, rule in kernels})
+        _agreed(budget, "score", {rule.score for _, _, rule in kernels})
+        return plan
+    densities = erk_densities({path: kernel.shape for path, kernel, _ in kernels}, 1 - ratios)
+    return with_ratios(params, plan, {path: 1 - share for path, share in densities.items()})
+
+
+def global_ratios(params: Mapping[str, Any], plan: Plan) -> dict[str, float]:
+    """The ratio of each masked kernel if the blocks of all of them are ranked together.
+
+    `ceil(n * (1 - ratio))` of all n blocks are kept, those with the largest scores of the
+    parameters, equal ones in the order of the tree, but of each kernel at least the best one.
+
+    Args:
+      params: nested mapping of arrays; concrete ones, the result is static.
+      plan: which parameter gets which rules; all masks of it have one ratio, block and score.
+
+    Returns:
+      Ratios such that each kernel keeps exactly its number of blocks. They are above 0 even where
+      it keeps all: it stays a masked kernel, computed as a dense one.
+    """
+    kernels = list(masked_kernels(params, plan))
+    if not kernels:
+        return {}
+    scores = {
+        path: np.asarray(block_scores(kernel, rule.block, rule.score, path)).ravel()
+        for path, kernel, rule in kernels
+    }
+    sizes = [len(found) for found in scores.values()]
+    of_kernel = np.repeat(np.arange(len(sizes)), sizes)
+    n_kept = n_kept_blocks(len(of_kernel), kernels[0][2].ratio)
+    order = np.argsort(-np.concatenate(list(scores.values())), kind="stable")
+    _, best = np.unique(of_kernel[order], return_index=True)
+    order = np.concatenate([order[best], np.delete(order, best)])
+    counts = np.bincount(of_kernel[order[: max(n_kept, len(sizes))]], minlength=len(sizes))
+    # Half a block less than the number to keep: rounding up gives it in any arithmetic.
+    return {
+        path: 1 - (int(count) - 0.5) / size
+        for path, count, size in zip(scores, counts, sizes, strict=True)
+    }
+
+
+def with_ratios(params: Mapping[str, Any], plan: Plan, ratios: Mapping[str, float]) -> Plan:
+    """The plan with a ratio of its own for every masked kernel."""
     masks = {
-        path: dataclasses.replace(rule, ratio=1 - densities[path]) for path, _, rule in kernels
+        path: dataclasses.replace(rule, ratio=ratios[path])
+        for path, _, rule in masked_kernels(params, plan)
     }
     return dict(plan) | {path: _with_mask(plan.get(path, ()), mask) for path, mask in masks.items()}
+
+
+def _agreed[T](budget: str, what: str, values: set[T]) -> T:
+    """The one value that all masks of a plan have."""
+    if len(values) > 1:
+        found = ", ".join(sorted(map(str, values)))
+        raise InputError(
+            f"budget {budget} shares out one {what}, the plan has {found}: give every layer the "
+            "same, or choose the budget uniform"
+        )
+    return next(iter(values))
 
 
 def _with_mask(

@@ -43,8 +43,8 @@ class Config:
     hysteresis: float = 0.0
     """A dropped block returns only if its score exceeds a kept one's by this share."""
     budget: str = "uniform"
-    """How the kept weights are shared out among the layers: uniform, or erk (small layers keep
-    more)."""
+    """How the kept blocks are shared out among the layers: uniform, erk (small layers keep more),
+    or global (all blocks ranked together when masking starts)."""
     ratio_schedule: str = "constant"
     """How the ratio grows once masking has started: constant (it does not), cubic (a ramp over
     --ramp-epochs), adaptive (a level up after an epoch whose loss on the held-out images is near

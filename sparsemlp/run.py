@@ -1,15 +1,18 @@
 """One run from its settings to its folder: epochs, records, checkpoints, pictures."""
 
 import dataclasses
+import json
 from typing import Any
 
 import jax
 import numpy as np
 
+from sparsemlp.budgets import global_ratios, with_ratios
 from sparsemlp.checkpoint import Checkpoints
 from sparsemlp.config import to_json
 from sparsemlp.data import ImageDataset, hold_out
 from sparsemlp.environment import describe_environment
+from sparsemlp.errors import InputError
 from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.interruption import Interruption
@@ -72,6 +75,7 @@ class Run:
         self.density = mask_density(self.shapes.params, self.program.model.plan)
         self.digest = data_digest(self.dataset)
         self.history = History(folder.metrics)
+        self._budget: dict[str, float] | None = None
         self.trainer = Trainer(self.program, dataset, settings.batch_size, held_out)
         self.total_steps = settings.epochs * self.trainer.steps_per_epoch
 
@@ -104,6 +108,8 @@ class Run:
             while step < self.total_steps:
                 epoch, position = divmod(step, self.trainer.steps_per_epoch)
                 phase = self._phase(epoch)
+                if phase.masked and self.settings.budget == "global":
+                    self._fix_budget(state)
                 if not self.trainer.is_compiled(position, phase):
                     reporter.waiting("compiling")
                 state, n_steps, healthy = self.trainer.train(
@@ -186,6 +192,28 @@ class Run:
             return self.density == 1 or epoch >= min(self.schedule.start, self.settings.epochs)
         levels = [self.schedule.phase(e, ()).level for e in range(self.settings.epochs)]
         return self.density == 1 or levels[epoch] == max(levels)
+
+    def _fix_budget(self, state: TrainState) -> None:
+        """Shares out the kept blocks among the layers, once, when masking starts."""
+        if self._budget is not None:
+            return
+        saved = self.folder.budget
+        if saved.is_file():
+            ratios: dict[str, float] = json.loads(saved.read_text())
+        elif int(state.step) > self.schedule.start * self.trainer.steps_per_epoch:
+            raise InputError(
+                f"{saved} is lost, which says how many blocks each layer keeps: restore the file, "
+                "or start anew with --out"
+            )
+        else:
+            ratios = global_ratios(state.params, self.program.model.plan)
+            write_json(saved, ratios)
+        self._budget = ratios
+        model = self.program.model
+        plan = with_ratios(self.shapes.params, model.plan, ratios)
+        self.program = dataclasses.replace(self.program, model=model.clone(plan=plan))
+        self.trainer.use(self.program)
+        self.density = mask_density(self.shapes.params, plan)
 
     def _report(self, reporter: Reporter, state: TrainState, epoch: int, step: int) -> None:
         images = int(state.totals["images"])

@@ -26,6 +26,7 @@ class RunFolder:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.mask_activity = path / "mask_activity.npz"
+        self.budget = path / "budget.json"
         self.checkpoints = path / "checkpoints"
         self.curves = path / "curves.png"
         self.masks = path / "masks.png"

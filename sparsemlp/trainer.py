@@ -54,6 +54,12 @@ class Trainer:
         self.steps_per_epoch = self._n_whole + bool(self._rest)
         self.seconds = 0.0
 
+    def use(self, program: Program) -> None:
+        """Goes on with another program, whose state has the same structure."""
+        self._program = program
+        self._phases.clear()
+        self._compiled.clear()
+
     def is_compiled(self, position: int, phase: Phase) -> bool:
         """Whether the program for the batch at `position` of an epoch is compiled already."""
         return (self._size(position), phase) in self._compiled

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsemlp.budgets import erk_densities, share_out
+from sparsemlp.blocks import n_kept_blocks
+from sparsemlp.budgets import erk_densities, global_ratios, share_out, with_ratios
 from sparsemlp.errors import InputError
-from sparsemlp.plan import layer_rules, masking_for
+from sparsemlp.plan import flatten_masks, layer_rules, masking_for, select_masks
 from sparsemlp.program import mask_density
 from sparsemlp.rules import BlockMasking, GradientPruning
 
@@ -89,5 +90,64 @@ def test_several_ratios_and_unknown_budgets_are_refused(unchecked):
     plan = {"token/kernel": BlockMasking((4, 4), 0.5), "expand/kernel": BlockMasking((4, 4), 0.8)}
     with pytest.raises(InputError, match=r"the plan has 0\.5, 0\.8: give every layer the same"):
         share_out(shapes(RESMLP), plan, "erk")
-    with pytest.raises(InputError, match=r"budget 'fair' is unknown: choose one of uniform, erk"):
+    with pytest.raises(
+        InputError, match="choose one of uniform, erk, global"
+    ):
         share_out(shapes(RESMLP), plan, "fair")  # pyright: ignore[reportArgumentType]
+
+
+def normals(seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    scales = {"token": 3.0, "expand": 1.0, "contract": 0.1}
+    return {
+        name: {"kernel": jnp.float32(scales[name] * rng.normal(size=shape))}
+        for name, shape in RESMLP.items()
+    }
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.8, 0.95])
+def test_a_global_budget_keeps_the_largest_blocks_of_all_layers(ratio):
+    params = normals()
+    plan = {"*/kernel": BlockMasking((16, 16), ratio)}
+    fixed = with_ratios(params, plan, global_ratios(params, plan))
+    masks = flatten_masks(select_masks(params, fixed))
+    kept = {path: mask.n_kept for path, mask in masks.items()}
+    norms = {
+        path: np.linalg.norm(
+            np.asarray(params[path.split("/")[0]]["kernel"]).reshape(
+                mask.grid_shape[0], 16, mask.grid_shape[1], 16
+            ),
+            axis=(1, 3),
+        ).ravel()
+        for path, mask in masks.items()
+    }
+    n_blocks = sum(map(len, norms.values()))
+    n_kept = math.ceil(n_blocks * (1 - ratio))
+    threshold = np.sort(np.concatenate(list(norms.values())))[::-1][n_kept - 1]
+    expected = {path: max(1, int((found >= threshold).sum())) for path, found in norms.items()}
+    # The layer of small weights keeps its best block even if that is none of the largest.
+    surplus = sum(expected.values()) - n_kept
+    assert sum(kept.values()) == n_kept
+    assert kept["contract/kernel"] == expected["contract/kernel"] >= 1
+    assert sum(abs(kept[path] - expected[path]) for path in kept) == surplus
+
+
+def test_a_layer_that_keeps_all_its_blocks_stays_masked():
+    params = normals()
+    plan = {"*/kernel": BlockMasking((16, 16), 0.8)}
+    ratios = global_ratios(params, plan)
+    assert 0 < ratios["token/kernel"] < 1e-1
+    masks = flatten_masks(select_masks(params, with_ratios(params, plan, ratios)))
+    assert masks["token/kernel"].n_kept == masks["token/kernel"].n_blocks
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3, 16, 180, 4096])
+def test_ratios_give_their_number_of_blocks_in_floating_point(n_blocks):
+    for n_kept in {1, n_blocks // 2 + 1, n_blocks}:
+        assert n_kept_blocks(n_blocks, 1 - (n_kept - 0.5) / n_blocks) == n_kept
+
+
+def test_a_global_budget_compares_blocks_of_one_size_by_one_score():
+    plan = {"token/kernel": BlockMasking((4, 4), 0.5), "expand/kernel": BlockMasking((8, 8), 0.5)}
+    with pytest.raises(InputError, match=r"shares out one block, the plan has \(4, 4\), \(8, 8\)"):
+        share_out(shapes(RESMLP), plan, "global")

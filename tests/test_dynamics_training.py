@@ -33,9 +33,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
-@pytest.fixture(scope="module", params=["everything", "adaptive"])
+GLOBAL: dict[str, Any] = {"epochs": 4, "budget": "global", "lr": 0.03}
+CASES = {"everything": EVERYTHING, "adaptive": ADAPTIVE, "global": GLOBAL}
+
+
+@pytest.fixture(scope="module", params=CASES)
 def case(request, data, tmp_path_factory) -> tuple[dict[str, Any], Path]:
-    options = EVERYTHING if request.param == "everything" else ADAPTIVE
+    options = CASES[request.param]
     out = tmp_path_factory.mktemp("runs") / "whole"
     assert tiny.start(data, out, **options) == 0
     return options, out
@@ -111,7 +115,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_a_memory(data, tmp_path, mo
         ({"ratio_schedule": "adaptive", "hold_out": 0.0}, "give --hold-out"),
         ({"hold_out": 1.0}, r"--hold-out=1.0 is outside [0, 1)"),
         ({"hold_out": 0.001}, "of the 44 training images cannot be held out"),
-        ({"budget": "fair"}, "choose one of uniform, erk"),
+        ({"budget": "fair"}, "choose one of uniform, erk, global"),
         ({"ratio": 0.0, "hysteresis": 0.1}, "--hysteresis=0.1 needs a mask: give --ratio"),
         ({"moments": "halve"}, "choose one of keep, reset"),
     ],
@@ -124,3 +128,14 @@ def test_options_out_of_range_end_with_one_line(
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_lost_budget_is_an_error_that_names_the_file(data, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        tiny.at_step(patched, 8, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out, **GLOBAL) == 143
+    (out / "budget.json").unlink()
+    capsys.readouterr()
+    assert tiny.resume(out) == 2
+    assert f"{out / 'budget.json'} is lost" in capsys.readouterr().err
