@@ -16,6 +16,7 @@ from sparsemlp.budgets import share_out
 from sparsemlp.data import ImageDataset
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
+from sparsemlp.mask_options import dynamics
 from sparsemlp.optimizer import (
     adam_with_l2,
     by_epoch,
@@ -30,7 +31,7 @@ from sparsemlp.recipes import recipe
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
 from sparsemlp.rules import BlockMasking
-from sparsemlp.settings import Settings, augmentation, dynamics, model_and_plan
+from sparsemlp.settings import Settings, augmentation, model_and_plan
 from sparsemlp.train_state import Program, initial_state
 
 

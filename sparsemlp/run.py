@@ -17,6 +17,7 @@ from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.interruption import Interruption
 from sparsemlp.keeper import Keeper
+from sparsemlp.mask_options import mask_schedule
 from sparsemlp.parallel import replicate
 from sparsemlp.pictures import draw
 from sparsemlp.plan import mask_shapes
@@ -31,7 +32,7 @@ from sparsemlp.progress import Reporter
 from sparsemlp.resume import restore_run
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.schedule import Phase
-from sparsemlp.settings import Settings, mask_schedule
+from sparsemlp.settings import Settings
 from sparsemlp.tensorboard import TensorBoard, require_tensorboardx
 from sparsemlp.train_state import TrainState, initial_state, no_totals
 from sparsemlp.trainer import Trainer

@@ -5,15 +5,14 @@ A stored run keeps these values, so that it can be repeated even if a default ch
 
 import dataclasses
 import math
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from sparsemlp.augment import Augmentation
 from sparsemlp.blocks import format_block, parse_block
-from sparsemlp.budgets import check_budget
 from sparsemlp.config import Config
-from sparsemlp.dynamics import Dynamics
 from sparsemlp.engines import check_engine
 from sparsemlp.errors import InputError
+from sparsemlp.mask_options import check_mask_options, in_words
 from sparsemlp.model_string import parse_model
 from sparsemlp.plan import Plan, all_rules
 from sparsemlp.recipes import RECIPES, recipe
@@ -24,8 +23,7 @@ from sparsemlp.rules import (
     parse_activation,
     parse_gradient,
 )
-from sparsemlp.schedule import MaskSchedule
-from sparsemlp.selection import GRADIENT_SCORE, check_score
+from sparsemlp.selection import check_score
 
 _RULES: dict[str, Any] = {
     "block": "32x32",
@@ -35,17 +33,6 @@ _RULES: dict[str, Any] = {
     "gradient_method": None,
 }
 """Defaults of the options that say the rules."""
-
-_MASK_OPTIONS: dict[str, Any] = {
-    "score_decay": 0.0,
-    "hysteresis": 0.0,
-    "budget": "uniform",
-    "ratio_schedule": "constant",
-    "freeze_epoch": None,
-    "dropped_decay": 0.0,
-    "moments": "keep",
-}
-"""Options that do nothing without a mask, with their defaults."""
 
 _REPLACED = (*_RULES, "mask_layers", "depth")
 """The options that a model string replaces."""
@@ -132,7 +119,8 @@ def check(config: Settings) -> None:
     augmentation(config)
     check_engine(config.engine)
     _check_names(config)
-    _check_dynamics(config)
+    masks = [r for r in all_rules(model_and_plan(config)[1]) if isinstance(r, BlockMasking)]
+    check_mask_options(config, masked=any(mask.ratio > 0 for mask in masks))
     for name, least in (
         ("epochs", 1),
         ("batch_size", 1),
@@ -161,62 +149,6 @@ def check(config: Settings) -> None:
         raise InputError(f"--seed={config.seed} is outside [0, 2**32)")
     if config.drop_path is not None and not 0 <= config.drop_path < 1:
         raise InputError(f"--drop-path={config.drop_path} is outside [0, 1)")
-
-
-def mask_schedule(config: Settings) -> MaskSchedule:
-    """When a resolved configuration masks, and how much."""
-    return MaskSchedule(
-        start=config.mask_start_epoch,
-        kind=cast(Any, config.ratio_schedule),
-        ramp=config.ramp_epochs or 0,
-        freeze=config.freeze_epoch,
-    )
-
-
-def dynamics(config: Settings) -> Dynamics:
-    """How the masks of a resolved configuration move."""
-    return Dynamics(
-        score_decay=config.score_decay,
-        hysteresis=config.hysteresis,
-        dropped_decay=config.dropped_decay,
-        moments=cast(Any, config.moments),
-        freezes=config.freeze_epoch is not None,
-    )
-
-
-def _check_dynamics(config: Settings) -> None:
-    """Raises InputError for options of moving masks that are malformed or do nothing."""
-    dynamics(config)
-    mask_schedule(config)
-    check_budget(config.budget)
-    start, freeze, ramp = config.mask_start_epoch, config.freeze_epoch, config.ramp_epochs
-    if freeze is not None and freeze <= start:
-        raise InputError(
-            f"--freeze-epoch={freeze} is not after the first masked epoch, {start}: there would be "
-            "no mask to keep; choose a later one"
-        )
-    if ramp is not None and config.ratio_schedule != "cubic":
-        raise InputError(f"--ramp-epochs={ramp} needs --ratio-schedule=cubic")
-    if ramp is not None and ramp < 1:
-        raise InputError(f"--ramp-epochs={ramp} is too small: it must be at least 1")
-    if not 0 <= config.hold_out < 1:
-        raise InputError(f"--hold-out={config.hold_out} is outside [0, 1)")
-    if config.ratio_schedule == "adaptive" and not config.hold_out:
-        raise InputError(
-            "--ratio-schedule=adaptive follows the loss of held-out images: give --hold-out"
-        )
-    if config.score == GRADIENT_SCORE and config.backward == "masked":
-        raise InputError(
-            "--score=gradient ranks by weight times gradient, and the masked backward gives "
-            "dropped blocks no gradient, so none could return: choose --backward=straight_through "
-            "or dense"
-        )
-    masks = [r for r in all_rules(model_and_plan(config)[1]) if isinstance(r, BlockMasking)]
-    if not any(mask.ratio > 0 for mask in masks):
-        for name, default in _MASK_OPTIONS.items():
-            if getattr(config, name) != default:
-                value = getattr(config, name)
-                raise InputError(f"{_flag(name)}={value} needs a mask: give --ratio")
 
 
 def _check_names(config: Settings) -> None:
@@ -287,32 +219,19 @@ def describe_masking(config: Config) -> str:
     """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
     if config.config is not None:
         words = [f"{config.config.strip()} {config.backward} backward"]
-        return ", ".join(words + _dynamics_in_words(config))
+        return ", ".join(words + in_words(config))
     chosen = _rule_options(config)
     block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
     where = "" if layers == recipe(config.model).mask_layers else f" in {layers}"
     words = ["dense"]
     if config.ratio:
         words = [f"{block} at {config.ratio:g}{where}, {config.backward} backward"]
-        words += _dynamics_in_words(config)
+        words += in_words(config)
     if config.activation is not None:
         words.append(f"activations {config.activation}")
     if config.gradient is not None:
         words.append(f"gradients {config.gradient} {config.gradient_method or 'magnitude'}")
     return ", ".join(words)
-
-
-def _dynamics_in_words(config: Config) -> list[str]:
-    """The options of moving masks that are not at their defaults, as `cubic ratio`."""
-    words = [] if config.score == "l2" else [f"{config.score} score"]
-    for name, default in _MASK_OPTIONS.items():
-        value = getattr(config, name)
-        if value != default:
-            what = name.replace("_", " ")
-            words.append(
-                f"{value} {what.split()[0]}" if isinstance(value, str) else f"{what} {value:g}"
-            )
-    return words
 
 
 def _rule_options(config: Config) -> dict[str, Any]:

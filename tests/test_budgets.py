@@ -90,9 +90,7 @@ def test_several_ratios_and_unknown_budgets_are_refused(unchecked):
     plan = {"token/kernel": BlockMasking((4, 4), 0.5), "expand/kernel": BlockMasking((4, 4), 0.8)}
     with pytest.raises(InputError, match=r"the plan has 0\.5, 0\.8: give every layer the same"):
         share_out(shapes(RESMLP), plan, "erk")
-    with pytest.raises(
-        InputError, match="choose one of uniform, erk, global"
-    ):
+    with pytest.raises(InputError, match="choose one of uniform, erk, global"):
         share_out(shapes(RESMLP), plan, "fair")  # pyright: ignore[reportArgumentType]
 
 

@@ -47,7 +47,7 @@ LAYERS = (
     ("mlp", "convolution"),
     ("mixing", "image_modules"),
     ("modules", "model_string"),
-    ("resmlp", "resnet", "recipes"),
+    ("resmlp", "resnet", "recipes", "mask_options"),
     ("settings",),
     ("presets", "train_state"),
     ("training", "program", "keeper"),

@@ -76,7 +76,8 @@ def test_settings_are_complete_and_stay_what_they_are(config, dataset):
     beside_a_string = {"block", "ratio", "mask_layers", "depth"}
     rules = {"activation", "gradient", "gradient_method"}
     of_resnet9 = {"width"}
-    assert left_open == {"data_dir", "layer_scale"} | of_resnet9 | rules | (
+    unasked = {"ramp_epochs", "freeze_epoch", "devices"}
+    assert left_open == {"data_dir", "layer_scale"} | of_resnet9 | unasked | rules | (
         beside_a_string if config.config else {"config"}
     )
     for name in ("cifar10", "digits"):
