@@ -25,7 +25,7 @@ from sparsemlp.blocks import (
     why_indivisible,
 )
 from sparsemlp.errors import InputError
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -37,7 +37,7 @@ from sparsemlp.selection import select_blocks
 
 Plan = Mapping[str, Rule | tuple[Rule, ...]]
 Masks = dict[str, Any]
-"""Nested dictionaries like the parameters, cut down to masked kernels; leaves are BlockMask."""
+"""Nested dictionaries like the parameters, cut down to masked kernels; leaves are masks."""
 
 
 def all_rules(plan: Plan) -> list[Rule]:
@@ -196,9 +196,9 @@ def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
     raise InputError(why_indivisible(block, shape, name) + way_out)
 
 
-def flatten_masks(masks: Masks) -> dict[str, BlockMask]:
+def flatten_masks(masks: Masks) -> dict[str, Any]:
     """The masks by parameter path, as `block_0/XPatch/kernel`, in the order of the tree."""
-    leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, BlockMask))
+    leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, Mask))
     return {"/".join(str(entry.key) for entry in path): mask for path, mask in leaves}
 
 

@@ -3,15 +3,16 @@
 Bespalov 2025 selects by block norm at every forward pass, evaluation included.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from sparsemlp.blocks import Block, block_grid, matrix_shape, n_kept_blocks
 from sparsemlp.errors import InputError
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import BlockMask, GridMask
 
 Score = Callable[[Float[Array, "down across cols rows"]], Float[Array, "down across"]]
 
@@ -79,16 +80,61 @@ def select_blocks(
     """
     check_score(score)
     kernel_shape = matrix_shape(kernel.shape)
-    down, across = block_grid(kernel_shape, block, name)
-    n_blocks = down * across
+    n_blocks = math.prod(block_grid(kernel_shape, block, name))
     k = n_kept_blocks(n_blocks, ratio)
     if k == n_blocks:
         return BlockMask(jnp.arange(n_blocks, dtype=jnp.int32), kernel_shape, block)
+    scores = block_scores(kernel, block, score, name)
+    return BlockMask(largest(scores.reshape(n_blocks), k), kernel_shape, block)
+
+
+def select_grid(
+    kernel: Float[Array, "*window in out"],
+    block: Block,
+    k: Int[Array, ""] | int,
+    score: str | Score = "l2",
+    name: str = "kernel",
+) -> GridMask:
+    """Keeps the k blocks with the largest score, where k is data: one program serves all ratios.
+
+    With `k = n_kept_blocks(n, ratio)` the same blocks as `select_blocks`, ties included.
+
+    Args:
+      kernel: as for `select_blocks`.
+      block: as for `select_blocks`.
+      k: how many blocks to keep, an integer scalar, traced or not; all if there are no more.
+      score: as for `select_blocks`.
+      name: what to call the kernel in an error.
+
+    Returns:
+      The mask of the kernel, with k kept blocks.
+
+    Raises:
+      InputError: the block does not divide the kernel, or the score is unknown.
+    """
+    scores = block_scores(kernel, block, score, name)
+    _, ids = jax.lax.top_k(scores.reshape(-1), scores.size)
+    chosen = jnp.arange(scores.size, dtype=jnp.int32) < k
+    kept = jnp.zeros(scores.size, bool).at[ids].set(chosen, unique_indices=True)
+    return GridMask(kept.reshape(scores.shape), matrix_shape(kernel.shape), block)
+
+
+def block_scores(
+    kernel: Float[Array, "*window in out"],
+    block: Block,
+    score: str | Score = "l2",
+    name: str = "kernel",
+) -> Float[Array, "down across"]:
+    """The score of each block, float32 `[in / cols, out / rows]`; no gradient flows through.
+
+    Args and errors are those of `select_grid`.
+    """
+    check_score(score)
+    down, across = block_grid(matrix_shape(kernel.shape), block, name)
     rows, cols = block
     blocks = kernel.astype(jnp.float32).reshape(down, cols, across, rows).swapaxes(1, 2)
     function = score if callable(score) else SCORES[score]
-    scores = jax.lax.stop_gradient(function(blocks))
-    return BlockMask(largest(scores.reshape(n_blocks), k), kernel_shape, block)
+    return jax.lax.stop_gradient(function(blocks))
 
 
 def largest(scores: Float[Array, " n"], k: int) -> Array:
