@@ -9,7 +9,7 @@ the most characters besides `*` and `?`, for each kind of rule. The order of a p
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -121,7 +121,15 @@ def masking_for(plan: Plan, path: Sequence[str]) -> BlockMasking | None:
     return rule if isinstance(rule, BlockMasking) and rule.ratio > 0 else None
 
 
-def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
+Select = Callable[[str, Any, BlockMasking], Mask]
+"""What selects the blocks of a kernel, from its path, its weights and its rule."""
+
+
+def _select_blocks(name: str, kernel: Array, rule: BlockMasking) -> Mask:
+    return select_blocks(kernel, rule.block, rule.ratio, rule.score, name)
+
+
+def select_masks(params: Mapping[str, Any], plan: Plan, select: Select = _select_blocks) -> Masks:
     """Selects the kept blocks of every masked kernel anew.
 
     Jittable, with the plan static: one compilation serves all steps.
@@ -129,6 +137,7 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
     Args:
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
       plan: which parameter gets which rules.
+      select: what selects the blocks of a kernel, from its path, weights and rule.
 
     Returns:
       The variable collection `masks`: the same tree as the masked part of `params`, empty when
@@ -142,7 +151,7 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
         node = masks
         for key in path[:-1]:
             node = node.setdefault(key, {})
-        node[path[-1]] = select_blocks(kernel, rule.block, rule.ratio, rule.score, "/".join(path))
+        node[path[-1]] = select("/".join(path), kernel, rule)
     return masks
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.train_state import Program, TrainState, epoch_order
@@ -52,7 +53,7 @@ class Trainer:
 
     def train(
         self, state: TrainState, epoch: int, position: int, *, seconds: float, masked: bool
-    ) -> tuple[TrainState, int, bool]:
+    ) -> tuple[TrainState, int, Any]:
         """Trains for about so long, at least a step, at most to the end of the epoch.
 
         Args:
@@ -70,19 +71,16 @@ class Trainer:
         wanted = int(seconds / self._seconds_per_step) if self._seconds_per_step else 1
         n_steps = max(1, min(wanted, left))
         if self._order is None or self._order[0] != epoch:
-            images = len(self._labels)
-            self._order = epoch, epoch_order(self._program.seed, jnp.int32(epoch), images)
+            self._order = epoch, self._order_of(jnp.int32(epoch), len(self._labels))
         start, count = jnp.int32(position * self._batch_size), jnp.int32(n_steps)
         arguments = (state, self._images, self._labels, self._order[1], start, count)
         program = self._compiled.get((size, masked))
         if program is None:
-            program = train_steps.lower(
-                self._program, *arguments, batch_size=size, masked=masked
-            ).compile()
+            program = self._lower(arguments, size, masked).compile()
             self._compiled[size, masked] = program
         began = time.perf_counter()
-        state, healthy = program(*arguments)
-        healthy = bool(healthy)
+        state, healthy = self._call(program, arguments)
+        healthy = np.asarray(healthy).tolist()
         took = time.perf_counter() - began
         self.seconds += took
         if size == self._batch_size:
@@ -92,6 +90,16 @@ class Trainer:
     def evaluate(self, state: TrainState, *, masked: bool) -> Evaluation:
         """Evaluates the parameters of a state on the whole test set."""
         return evaluate(self._program, state.params, state.batch_stats, *self._test, masked=masked)
+
+    def _order_of(self, epoch: jax.Array, n_images: int) -> jax.Array:
+        return epoch_order(self._program.seed, epoch, n_images)
+
+    def _lower(self, arguments: tuple, batch_size: int, masked: bool) -> jax.stages.Lowered:
+        """The training program for these arguments, ready to be compiled."""
+        return train_steps.lower(self._program, *arguments, batch_size=batch_size, masked=masked)
+
+    def _call(self, program: Any, arguments: tuple) -> Any:
+        return program(*arguments)
 
     def _size(self, position: int) -> int:
         return self._batch_size if position < self._n_whole else self._rest

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,8 +13,11 @@ from jaxtyping import Array, Bool, Int, UInt8
 from sparsemlp.augment import augment, normalize
 from sparsemlp.losses import cross_entropy
 from sparsemlp.metrics import top_k_correct
-from sparsemlp.plan import block_counts, flatten_masks, select_masks
+from sparsemlp.plan import Masks, block_counts, flatten_masks, select_masks
 from sparsemlp.train_state import Program, TrainState, stream_key
+
+MasksOf = Callable[[Any], Masks]
+"""What selects the masks of parameters."""
 
 
 @functools.partial(
@@ -46,6 +49,7 @@ def train_step(
     labels: Int[Array, " batch"],
     *,
     masked: bool,
+    masks_of: MasksOf | None = None,
 ) -> TrainState:
     """One step of training on one batch.
 
@@ -57,6 +61,7 @@ def train_step(
       images: raw pixels.
       labels: class indices, int32.
       masked: whether weights are masked; the plan's other rules hold from the first step.
+      masks_of: what selects the masks; by default `select_masks` with the model's plan.
 
     Returns:
       The state after the step.
@@ -71,7 +76,7 @@ def train_step(
         mean=program.mean,
         std=program.std,
     )
-    masks = select_masks(state.params, program.model.plan) if masked else {}
+    masks = _masks(program, state.params, masks_of) if masked else {}
 
     rngs = {
         "drop_path": drop_path_key,
@@ -111,10 +116,7 @@ def train_step(
     )
 
 
-@functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("batch_size", "masked"), donate_argnums=1
-)
-def train_steps(
+def many_steps(
     program: Program,
     state: TrainState,
     images: UInt8[Array, "n height width channels"],
@@ -125,12 +127,13 @@ def train_steps(
     *,
     batch_size: int,
     masked: bool,
+    masks_of: MasksOf | None = None,
 ) -> tuple[TrainState, Bool[Array, ""]]:
-    """Many steps in one call of one compiled program; the number of steps is data.
+    """Many steps in one loop; the number of steps is data.
 
     Args:
       program: what to train and how.
-      state: the state before the first step; donated.
+      state: the state before the first step; `train_steps` is donated it.
       images: all training images.
       labels: their labels, int32.
       order: the order of this epoch.
@@ -138,6 +141,7 @@ def train_steps(
       n_steps: how many steps, int32.
       batch_size: images in a step.
       masked: whether weights are masked.
+      masks_of: as for `train_step`.
 
     Returns:
       The state after the last step, and whether its loss and parameters are all finite.
@@ -145,7 +149,8 @@ def train_steps(
 
     def body(index: Array, state: TrainState) -> TrainState:
         chosen = jax.lax.dynamic_slice_in_dim(order, start + index * batch_size, batch_size)
-        return train_step(program, state, images[chosen], labels[chosen], masked=masked)
+        batch = images[chosen], labels[chosen]
+        return train_step(program, state, *batch, masked=masked, masks_of=masks_of)
 
     state = jax.lax.fori_loop(0, n_steps, body, state)
     leaves = [state.totals["loss"], *jax.tree.leaves(state.params)]
@@ -153,8 +158,16 @@ def train_steps(
     return state, healthy
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("masked",))
-def evaluate(
+train_steps = jax.jit(
+    many_steps,
+    static_argnums=0,
+    static_argnames=("batch_size", "masked", "masks_of"),
+    donate_argnums=1,
+)
+"""`many_steps`, compiled."""
+
+
+def count_correct(
     program: Program,
     params: Any,
     batch_stats: Any,
@@ -162,6 +175,7 @@ def evaluate(
     labels: Int[Array, "batches batch"],
     *,
     masked: bool,
+    masks_of: MasksOf | None = None,
 ) -> Evaluation:
     """Counts the right guesses, with masks selected from the parameters it evaluates.
 
@@ -172,8 +186,9 @@ def evaluate(
       images: raw pixels, in batches.
       labels: class indices, int32; -1 marks a row that does not count.
       masked: whether weights are masked.
+      masks_of: as for `train_step`.
     """
-    masks = select_masks(params, program.model.plan) if masked else {}
+    masks = _masks(program, params, masks_of) if masked else {}
 
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array]:
         images, labels = batch
@@ -202,6 +217,10 @@ def evaluate(
     )
 
 
+evaluate = jax.jit(count_correct, static_argnums=0, static_argnames=("masked", "masks_of"))
+"""`count_correct`, compiled."""
+
+
 def evaluation_batches(
     images: UInt8[Any, "n height width channels"], labels: Int[Any, " n"], batch_size: int
 ) -> tuple[UInt8[Array, "batches batch height width channels"], Int[Array, "batches batch"]]:
@@ -214,6 +233,10 @@ def evaluation_batches(
         images.reshape(n_batches, batch_size, *images.shape[1:]),
         labels.reshape(n_batches, batch_size),
     )
+
+
+def _masks(program: Program, params: Any, masks_of: MasksOf | None) -> Masks:
+    return select_masks(params, program.model.plan) if masks_of is None else masks_of(params)
 
 
 def _count(verdicts: Bool[Array, " batch"]) -> Int[Array, ""]:

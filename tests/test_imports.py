@@ -39,11 +39,12 @@ LAYERS = (
     ("modules", "model_string"),
     ("resmlp", "resnet", "recipes"),
     ("settings",),
-    ("presets", "train_state"),
+    ("presets", "train_state", "grouping"),
     ("training", "program", "keeper"),
-    ("trainer",),
-    ("run",),
-    ("command_line",),
+    ("trainer", "recorder", "population_program"),
+    ("run", "population_trainer"),
+    ("command_line", "population_run"),
+    ("population",),
     ("__init__",),
 )
 """A module of sparsemlp may import those of the layers before its own; `data` is one concept."""
