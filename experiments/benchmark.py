@@ -25,6 +25,12 @@ prints what a training step keeps for its backward pass and the memory that XLA 
 with jax.checkpoint, with each rule for activations and gradients, and with all of them. It
 compiles and runs nothing.
 
+    python experiments/benchmark.py population
+
+prints the median time of a training step of nine runs, one for each ratio, trained together in one
+program (`reference`), and one after another with the engines `reference` and `auto`. It is meant
+for a GPU.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -35,6 +41,7 @@ import tyro
 from benchmark_gradient import measure_gradient
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
+from benchmark_population import measure_population
 from benchmark_step import measure_step
 
 from sparsemlp import InputError
@@ -48,6 +55,7 @@ def main() -> int:
         "linear": measure_linear,
         "gradient": measure_gradient,
         "memory": measure_memory,
+        "population": measure_population,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

@@ -16,7 +16,7 @@ from sparsemlp.population_program import (
     population_states,
     train_population_steps,
 )
-from sparsemlp.train_state import Program, TrainState
+from sparsemlp.train_state import Program, TrainState, state_of_seed
 from sparsemlp.trainer import Trainer
 from sparsemlp.training import Evaluation
 
@@ -41,7 +41,7 @@ class PopulationTrainer(Trainer):
         common, self._differences = population_of(programs)
         super().__init__(common, dataset, batch_size)
         self._evaluations: dict[bool, Any] = {}
-        params = jax.eval_shape(self.initial).params
+        params = jax.eval_shape(lambda: state_of_seed(common)).params
         self._masked = [block_counts(params, program.model.plan) for program in programs]
 
     def initial(self) -> TrainState:
@@ -96,7 +96,7 @@ class PopulationTrainer(Trainer):
           masked: whether weights are masked.
         """
         state = jax.eval_shape(self.initial)
-        order = jax.eval_shape(self._order_of, jnp.int32(0), len(self._labels))
+        order = self._order_of(jnp.int32(0), len(self._labels))
         zero = jnp.int32(0)
         arguments = (state, self._images, self._labels, order, zero, zero)
         training = self._compiled.get((self._batch_size, masked))
