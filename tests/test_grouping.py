@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 import tiny
@@ -9,7 +10,7 @@ import tiny
 from sparsemlp.config import Config
 from sparsemlp.errors import InputError
 from sparsemlp.grouping import chooses_population, group_runs, reason_against
-from sparsemlp.settings import resolve
+from sparsemlp.settings import Settings, resolve
 
 
 def test_runs_that_differ_in_ratio_backward_seed_and_auto_or_reference_are_one_group():
@@ -41,8 +42,8 @@ def test_runs_that_differ_in_anything_else_are_not(change):
     assert group_runs(runs) == [[0, 2], [1]]
 
 
-def model_string(text: str, **changes):
-    sides = {"dim": 8, "expansion": 2, "batch_size": tiny.BATCH}
+def model_string(text: str, **changes: Any) -> Settings:
+    sides: dict[str, Any] = {"dim": 8, "expansion": 2, "batch_size": tiny.BATCH}
     return resolve(Config(config=text, **sides | changes), "tiny")
 
 
