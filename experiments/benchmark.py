@@ -30,6 +30,12 @@ compiles and runs nothing.
 prints the bytes that devices exchange for the gradients of a step, from the compiled program:
 dense, and masked with each backward. It runs nothing.
 
+    python experiments/benchmark.py population
+
+prints the median time of a training step of nine runs, one for each ratio, trained together in one
+program (`reference`), and one after another with the engines `reference` and `auto`. It is meant
+for a GPU.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -41,6 +47,7 @@ from benchmark_exchange import measure_exchange
 from benchmark_gradient import measure_gradient
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
+from benchmark_population import measure_population
 from benchmark_step import measure_step
 
 from sparsemlp import InputError
@@ -55,6 +62,7 @@ def main() -> int:
         "gradient": measure_gradient,
         "memory": measure_memory,
         "exchange": measure_exchange,
+        "population": measure_population,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

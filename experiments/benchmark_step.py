@@ -60,15 +60,15 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
         backward=options.backward,
         batch_size=options.batch_size,
     )
-    contenders: dict[str, Contender] = {"dense": _jax_steps(dataset, config)}
+    contenders: dict[str, Contender] = {"dense": jax_steps(dataset, config)}
     resmlp = options.model == "resmlp"
     for engine in _engines_here(options) if resmlp else ["reference"]:
         own = dataclasses.replace(config, ratio=options.ratio, engine=engine)
-        contenders[f"{engine}: {masked}"] = _jax_steps(dataset, own)
+        contenders[f"{engine}: {masked}"] = jax_steps(dataset, own)
     for text in options.more:
         words = [f"--{word}" for word in shlex.split(text)]
         own = tyro.cli(Config, args=words, default=config, prog=f"--more={text!r}")
-        contenders[text] = _jax_steps(dataset, own)
+        contenders[text] = jax_steps(dataset, own)
     has_torch = resmlp and importlib.util.find_spec("torch") is not None
     if has_torch:
         contenders |= _pytorch_steps(dataset, options, masked)
@@ -124,7 +124,8 @@ def _pytorch_steps(dataset: ImageDataset, options: Step, masked: str) -> dict[st
     }
 
 
-def _jax_steps(dataset: ImageDataset, config: Config) -> Contender:
+def jax_steps(dataset: ImageDataset, config: Config) -> Contender:
+    """Training steps of one run, masked from the first one on."""
     settings = resolve(config, dataset.name)
     program = build_program(settings, dataset)
     images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)

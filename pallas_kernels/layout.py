@@ -10,6 +10,9 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+Kept = Int[Array, " k"] | Bool[Array, "down across"]
+"""The kept blocks of a kernel: their flat ids, or the block grid as booleans."""
+
 
 def kept_grid(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> Bool[Array, "down across"]:
     """The block grid as booleans, True where the block is kept.
@@ -24,18 +27,19 @@ def kept_grid(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> Bool[Array
 
 
 def dense_mask(
-    kept: Int[Array, " k"], kernel_shape: tuple[int, int], block: tuple[int, int]
+    kept: Kept, kernel_shape: tuple[int, int], block: tuple[int, int]
 ) -> Bool[Array, "in out"]:
     """The mask of a kernel, one boolean a weight, True where the weight is kept.
 
     Args:
-      kept: int32 `[k]`, flat ids of kept blocks.
+      kept: int32 `[k]`, flat ids of kept blocks, or the block grid as booleans.
       kernel_shape: `(in, out)`.
       block: `(rows, cols)`, rows over outputs; a tile of the kernel is `(cols, rows)`.
     """
     rows, cols = block
     in_features, out_features = kernel_shape
-    grid = kept_grid(kept, (in_features // cols, out_features // rows))
+    is_grid = kept.dtype == jnp.bool_
+    grid = kept if is_grid else kept_grid(kept, (in_features // cols, out_features // rows))
     tiles = jnp.broadcast_to(
         grid[:, None, :, None], (in_features // cols, cols, out_features // rows, rows)
     )

@@ -5,15 +5,18 @@ It saves nothing, and it defines what every other engine computes.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels import dense
 from pallas_kernels.engine import Engine, SparseLayer
-from pallas_kernels.layout import dense_mask
+from pallas_kernels.layout import Kept, dense_mask
 
 
 class Reference(Engine):
-    """Masks the kernel, or its gradient, and multiplies dense. Runs everywhere."""
+    """Masks the kernel, or its gradient, and multiplies dense. Runs everywhere.
+
+    Alone among the engines it takes the kept blocks as a grid of booleans as well.
+    """
 
     name = "reference"
 
@@ -26,7 +29,7 @@ class Reference(Engine):
         x: Float[Array, "..."],
         kernel: Float[Array, "in out"],
         bias: Float[Array, " out"] | None,
-        kept: Int[Array, " k"],
+        kept: Kept,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
@@ -36,7 +39,7 @@ class Reference(Engine):
         self,
         dy: Float[Array, "..."],
         kernel: Float[Array, "in out"],
-        kept: Int[Array, " k"],
+        kept: Kept,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""
@@ -46,7 +49,7 @@ class Reference(Engine):
         self,
         x: Float[Array, "..."],
         dy: Float[Array, "..."],
-        kept: Int[Array, " k"],
+        kept: Kept,
         layer: SparseLayer,
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
@@ -54,14 +57,14 @@ class Reference(Engine):
 
 
 def _masked(
-    kernel: Float[Array, "in out"], kept: Int[Array, " k"], layer: SparseLayer
+    kernel: Float[Array, "in out"], kept: Kept, layer: SparseLayer
 ) -> Float[Array, "in out"]:
     mask = dense_mask(kept, layer.kernel_shape, layer.block)
     return jnp.where(mask, kernel, jnp.zeros_like(kernel))
 
 
 def _masked_once(
-    kernel: Float[Array, "in out"], kept: Int[Array, " k"], layer: SparseLayer
+    kernel: Float[Array, "in out"], kept: Kept, layer: SparseLayer
 ) -> Float[Array, "in out"]:
     """The masked kernel in memory; XLA would mask it anew for each sample along the tokens."""
     return jax.lax.optimization_barrier(_masked(kernel, kept, layer))

@@ -5,7 +5,7 @@ from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
 from sparsemlp.image_modules import SparseConv
 from sparsemlp.linear import sparse_linear
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import BlockMask, GridMask
 from sparsemlp.model_string import parse_model
 from sparsemlp.modules import SparseDense
 from sparsemlp.plan import Masks, Plan, check_plan, flatten_masks, select_masks
@@ -26,7 +26,7 @@ from sparsemlp.rules import (
     GradientPruning,
     Rule,
 )
-from sparsemlp.selection import SCORES, select_blocks
+from sparsemlp.selection import SCORES, select_blocks, select_grid
 
 __all__ = [
     "SCORES",
@@ -36,6 +36,7 @@ __all__ = [
     "BlockMask",
     "BlockMasking",
     "GradientPruning",
+    "GridMask",
     "InputError",
     "Masks",
     "Plan",
@@ -55,6 +56,7 @@ __all__ = [
     "resmlp_s24",
     "resmlp_s36",
     "select_blocks",
+    "select_grid",
     "select_masks",
     "sparse_conv",
     "sparse_linear",

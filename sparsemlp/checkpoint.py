@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     Reading never changes the folder, so another process may read while the run saves. Only one
     process may save.
 
+    Attributes:
+        pinned: a step whose checkpoint is kept as well, for as long as this says so; None for none.
+
     Args:
         directory: folder of the checkpoints; made by the first save.
     """
@@ -68,6 +72,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._scratch = self._directory / ".saving"
         self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
         self._damaged: set[str] = set()
+        self.pinned: int | None = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -125,11 +130,12 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._damaged.discard(str(step))
         self._retire(step)
 
-    def restore(self, like: PyTree) -> Restored:
+    def restore(self, like: PyTree, among: Collection[int] | None = None) -> Restored:
         """Restores the newest intact checkpoint, bit for bit.
 
         Args:
             like: the structure to restore, with arrays or `jax.ShapeDtypeStruct` as leaves.
+            among: the steps to choose from; None for all.
 
         Returns:
             The state on the default device, in the structure of `like`.
@@ -142,7 +148,14 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             UserWarning: a damaged checkpoint was skipped.
         """
         tried: set[tuple[str, int]] = set()
-        while folder := next((f for f in self._newest_first() if _identity(f) not in tried), None):
+        while folder := next(
+            (
+                folder
+                for folder in self._newest_first()
+                if (among is None or int(folder.stem) in among) and _identity(folder) not in tried
+            ),
+            None,
+        ):
             identity = _identity(folder)
             tried.add(identity)
             try:
@@ -197,6 +210,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         ]
         scored = [(score, int(f.name), f) for f in intact if (score := self._score(f)) is not None]
         kept = {*intact[:2], *(folder for _, _, folder in sorted(scored)[-1:])}
+        kept |= {folder for folder in intact if int(folder.name) == self.pinned}
         for folder in present:
             if folder not in kept:
                 folder.rename(self._scratch / f"{folder.name}.retired")

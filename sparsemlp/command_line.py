@@ -166,7 +166,7 @@ def _announce(reporter: Reporter, run: Run) -> None:
 
 
 def _devices_in_words(run: Run) -> str:
-    kind, mesh = jax.devices()[0].device_kind, run.program.mesh
+    kind, mesh = jax.devices()[0].device_kind, run.trainer.mesh
     if mesh is None or mesh.size == 1:
         return f"1 x {kind}"
     return f"{mesh.size} x {kind}, {run.settings.batch_size // mesh.size} images each"

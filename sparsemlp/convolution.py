@@ -17,7 +17,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups, prune_gradient
 from sparsemlp.image_activations import CompactImage, compact_image, skips
 from sparsemlp.linear import sparse_linear
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import GridMask, Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -37,7 +37,7 @@ def sparse_conv(
     *,
     strides: tuple[int, int] = (1, 1),
     padding: Padding = "SAME",
-    mask: BlockMask | None = None,
+    mask: Mask | None = None,
     backward: Backward = "masked",
     activation: ActivationPruning | ActivationPooling | None = None,
     gradient: GradientPruning | None = None,
@@ -104,7 +104,12 @@ def sparse_conv(
     dtype = dtype if bias is None else jnp.promote_types(dtype, bias.dtype)
     x, kernel = x.astype(dtype), kernel.astype(dtype)
     bias = None if bias is None else bias.astype(dtype)
-    masked = mask is not None and mask.n_kept < mask.n_blocks
+    masked = mask is not None and not mask.keeps_all
+    if isinstance(mask, GridMask) and mask.says_backward:
+        raise InputError(
+            f"a GridMask that says what the backward pass uses is for linear layers and 1x1 "
+            f"convolutions, not for a {size[0]}x{size[1]} kernel: leave its flags out"
+        )
     if masked and engine not in ("auto", "reference"):
         raise InputError(
             f"engine {engine!r} masks linear layers and 1x1 convolutions, not a {size[0]}x{size[1]}"
@@ -228,7 +233,7 @@ def _resolved(
     return sides
 
 
-def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: BlockMask | None) -> None:
+def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: Mask | None) -> None:
     if kernel.ndim != 4:
         raise InputError(f"kernel of shape {kernel.shape} is not [down, across, in, out]")
     if x.ndim != 4 or x.shape[3] != kernel.shape[2]:

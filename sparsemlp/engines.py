@@ -71,6 +71,21 @@ def choose_fused(name: str, layers: tuple[SparseLayer, SparseLayer], n_rows: int
     return chosen[0] if chosen[0] is chosen[1] and chosen[0].fuses(*layers) else None
 
 
+def choose_for_grid(name: str) -> Engine:
+    """The engine for a mask whose number of kept blocks is data: the reference.
+
+    Raises:
+      InputError: another engine is asked for by name.
+    """
+    check_engine(name)
+    if name not in ("auto", "reference"):
+        raise InputError(
+            f"engine {name!r} needs to know how many blocks are kept when it is compiled, and a "
+            "GridMask has that as data: choose reference or auto, or give a BlockMask"
+        )
+    return ENGINES["reference"]
+
+
 def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:
     """The engines of that name, or with `auto` all, that can compute this here; at least one."""
     check_engine(name)

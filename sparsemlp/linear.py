@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pallas_kernels import Engine, SparseLayer, dense
+from pallas_kernels import Engine, SparseLayer, dense, layout
 from sparsemlp.activations import CompactActivation, compact
-from sparsemlp.engines import check_engine, choose_engine, choose_unmasked
+from sparsemlp.engines import check_engine, choose_engine, choose_for_grid, choose_unmasked
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups, prune_gradient, pruned_input_gradient
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import GridMask, KeptByProduct, Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -30,7 +30,7 @@ def sparse_linear(
     bias: Float[Array, " out"] | None = None,
     *,
     axis: Literal[-1, -2] = -1,
-    mask: BlockMask | None = None,
+    mask: Mask | None = None,
     backward: Backward = "masked",
     activation: ActivationPruning | ActivationPooling | None = None,
     gradient: GradientPruning | None = None,
@@ -61,8 +61,9 @@ def sparse_linear(
       axis: the axis of x that is contracted: -1, features, or -2, tokens, where
         `y[..., o, c] = sum_i kernel[i, o] x[..., i, c] + bias[o]`.
       mask: the kept blocks of the kernel. None, or a mask that keeps every block, is dense: XLA's
-        own product, whatever the engine.
-      backward: what the two products of the backward pass use.
+        own product, whatever the engine. A `GridMask` is for the engine `reference` alone, which
+        `auto` then is.
+      backward: what the two products of the backward pass use; a `GridMask` may say it instead.
       activation: what is kept of x for dW. Nothing else of x survives to the backward pass.
       gradient: how dY is pruned for dX.
       engine: who computes the masked products: `auto`, or a name in `pallas_kernels.ENGINES`.
@@ -89,19 +90,23 @@ def sparse_linear(
     if activation is not None or gradient is not None:
         pruned_engine = choose_unmasked(engine, (kernel.shape[0], kernel.shape[1]), str(dtype))
     rules = _Rules(axis, activation, gradient, pruned_engine)
-    if mask is None or mask.n_kept == mask.n_blocks:
+    if mask is None or mask.keeps_all:
         return _dense_linear(rules, *varying_alike(x, kernel, bias), rng)
-    layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, str(dtype))
-    n_rows = x.size // max(1, x.shape[axis])
-    products = _Products(
-        rules,
-        layer,
-        backward,
-        choose_engine(engine, layer, "product", n_rows),
-        choose_engine(engine, layer, "input_gradient", n_rows),
-        choose_engine(engine, layer, "kernel_gradient", n_rows),
-    )
-    return _masked_linear(products, *varying_alike(x, kernel, bias, mask.kept), rng)
+    if isinstance(mask, GridMask):
+        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_blocks, axis, str(dtype))
+        engines = (choose_for_grid(engine),) * 3
+        backward = "masked" if mask.says_backward else backward
+    else:
+        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, str(dtype))
+        n_rows = x.size // max(1, x.shape[axis])
+        engines = (
+            choose_engine(engine, layer, "product", n_rows),
+            choose_engine(engine, layer, "input_gradient", n_rows),
+            choose_engine(engine, layer, "kernel_gradient", n_rows),
+        )
+    products = _Products(rules, layer, backward, *engines)
+    operands = varying_alike(x, kernel, bias, *mask.by_product)
+    return _masked_linear(products, *operands[:3], KeptByProduct(*operands[3:]), rng)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,11 +165,11 @@ def _masked_linear(
     x: Array,
     kernel: Array,
     bias: Array | None,
-    kept: Array,
+    kept: KeptByProduct,
     rng: Array | None,
 ) -> Array:
     del rng
-    return products.forward.product(x, kernel, bias, kept, products.layer)
+    return products.forward.product(x, kernel, bias, kept.product, products.layer)
 
 
 def _forward(
@@ -172,10 +177,10 @@ def _forward(
     x: Array,
     kernel: Array,
     bias: Array | None,
-    kept: Array,
+    kept: KeptByProduct,
     rng: Array | None,
 ) -> tuple[Array, tuple]:
-    y = products.forward.product(x, kernel, bias, kept, products.layer)
+    y = products.forward.product(x, kernel, bias, kept.product, products.layer)
     return y, (products.rules.keep(x), kernel, bias, kept, rng)
 
 
@@ -186,23 +191,19 @@ def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
         dx = products.rules.input_gradient(dy, kernel, rng)
     else:
         pruned = products.rules.prune(dy, rng)
-        dx = products.input_gradient.input_gradient(pruned, kernel, kept, layer)
+        dx = products.input_gradient.input_gradient(pruned, kernel, kept.input_gradient, layer)
     if isinstance(x, CompactActivation):
         dw = products.rules.kernel_gradient(x, dy)
         if products.backward == "masked":
-            mask = BlockMask(kept, layer.kernel_shape, layer.block).dense()
+            mask = layout.dense_mask(kept.kernel_gradient, layer.kernel_shape, layer.block)
             dw = jnp.where(mask, dw, jnp.zeros_like(dw))
     elif products.backward != "masked":
         dw = dense.kernel_gradient(x, dy, axis)
-    elif bias is None:
-        dw = products.kernel_gradient.kernel_gradient(x, dy, kept, layer)
+    elif bias is None or kept.kernel_gradient.dtype == jnp.bool_:
+        dw = products.kernel_gradient.kernel_gradient(x, dy, kept.kernel_gradient, layer)
     else:
-        return (
-            dx,
-            *products.kernel_gradient.parameter_gradients(x, dy, kept, layer),
-            None,
-            None,
-        )
+        of_both = products.kernel_gradient.parameter_gradients
+        return dx, *of_both(x, dy, kept.kernel_gradient, layer), None, None
     return dx, dw, None if bias is None else dense.bias_gradient(dy, axis), None, None
 
 
@@ -238,7 +239,7 @@ _dense_linear.defvjp(_dense_forward, _dense_backward)
 
 
 def _check_shapes(
-    x: Array, kernel: Array, bias: Array | None, axis: int, mask: BlockMask | None
+    x: Array, kernel: Array, bias: Array | None, axis: int, mask: Mask | None
 ) -> None:
     if axis not in (-1, -2):
         raise InputError(f"axis {axis} is neither -1 (features) nor -2 (tokens)")

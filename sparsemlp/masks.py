@@ -1,14 +1,23 @@
-"""The mask of one kernel: which of its blocks are kept."""
+"""The mask of one kernel: which of its blocks are kept, by their ids or as a grid."""
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array, Bool
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import layout
 from sparsemlp.blocks import Block, block_grid
+
+
+class KeptByProduct(NamedTuple):
+    """The kept blocks that each product of a layer uses: all ids, or all grids of booleans."""
+
+    product: Any
+    input_gradient: Any
+    kernel_gradient: Any
 
 
 @functools.partial(
@@ -55,6 +64,21 @@ class BlockMask:
         """The share of the weights that is kept."""
         return self.n_kept / self.n_blocks
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it is known when it is traced that every block is kept: the kernel is dense."""
+        return self.n_kept == self.n_blocks
+
+    @property
+    def says_backward(self) -> bool:
+        """False: the layer says what the backward pass uses."""
+        return False
+
+    @property
+    def by_product(self) -> KeptByProduct:
+        """The ids for each of the three products."""
+        return KeptByProduct(self.kept, self.kept, self.kept)
+
     def grid(self) -> Bool[Array, "down across"]:
         """The block grid `[in / cols, out / rows]` as booleans, True where a block is kept."""
         return layout.kept_grid(self.kept, self.grid_shape)
@@ -62,3 +86,90 @@ class BlockMask:
     def dense(self) -> Bool[Array, "in out"]:
         """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
         return layout.dense_mask(self.kept, self.kernel_shape, self.block)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("kept", "in_input_gradient", "in_kernel_gradient"),
+    meta_fields=("kernel_shape", "block"),
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class GridMask:
+    """The kept blocks of a kernel `[in, out]` as booleans, a pytree: even their number is data.
+
+    Kernels may share a budget of blocks, and masks of different ratios can be stacked and trained
+    in one program under `jax.vmap`. No shape tells what is dropped, so the engine `reference`
+    alone computes with it (`auto` takes that one).
+
+    What the backward pass uses of the mask may be data as well: with both flags the `backward` of
+    the layer says nothing. `masked` is (True, True), `dense` (False, False), `straight_through`
+    (True, False).
+
+    Attributes:
+      kept: bool `[in / cols, out / rows]`, True where a block is kept.
+      kernel_shape: `(in, out)`.
+      block: `(rows, cols)`, as of a `BlockMask`.
+      in_input_gradient: bool scalar, whether dX is computed from the masked kernel; None: as the
+        layer says.
+      in_kernel_gradient: bool scalar, whether dW is zero in dropped blocks; None if and only if
+        the other one is.
+    """
+
+    kept: Any
+    kernel_shape: tuple[int, int]
+    block: Block
+    in_input_gradient: Any = None
+    in_kernel_gradient: Any = None
+
+    @property
+    def grid_shape(self) -> tuple[int, int]:
+        """The shape of the block grid, `(in / cols, out / rows)`."""
+        return block_grid(self.kernel_shape, self.block)
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks the kernel has."""
+        down, across = self.grid_shape
+        return down * across
+
+    @property
+    def n_kept(self) -> Int[Array, ""]:
+        """How many blocks are kept, int32."""
+        return jnp.sum(self.kept, dtype=jnp.int32)
+
+    @property
+    def density(self) -> Float[Array, ""]:
+        """The share of the weights that is kept, float32."""
+        return self.n_kept.astype(jnp.float32) / self.n_blocks
+
+    @property
+    def keeps_all(self) -> bool:
+        """False: what is kept is not known when it is traced."""
+        return False
+
+    @property
+    def says_backward(self) -> bool:
+        """Whether this mask, and not its layer, says what the backward pass uses of it."""
+        return self.in_input_gradient is not None
+
+    @property
+    def by_product(self) -> KeptByProduct:
+        """The grid for each of the three products; one that does not use the mask has all True."""
+        if not self.says_backward:
+            return KeptByProduct(self.kept, self.kept, self.kept)
+        return KeptByProduct(
+            self.kept,
+            self.kept | ~jnp.asarray(self.in_input_gradient),
+            self.kept | ~jnp.asarray(self.in_kernel_gradient),
+        )
+
+    def grid(self) -> Bool[Array, "down across"]:
+        """The block grid `[in / cols, out / rows]` as booleans, True where a block is kept."""
+        return self.kept
+
+    def dense(self) -> Bool[Array, "in out"]:
+        """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
+        return layout.dense_mask(self.kept, self.kernel_shape, self.block)
+
+
+Mask = BlockMask | GridMask

@@ -12,7 +12,7 @@ from pallas_kernels import Engine, SparseLayer, Weights
 from sparsemlp.engines import choose_fused
 from sparsemlp.errors import InputError
 from sparsemlp.linear import sparse_linear
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.rules import ActivationPooling, ActivationPruning, Backward, GradientPruning
 from sparsemlp.varying import varying_alike
 
@@ -33,7 +33,7 @@ class Linear:
 
     kernel: Any
     bias: Any = None
-    mask: BlockMask | None = None
+    mask: Mask | None = None
     backward: Backward = "masked"
     activation: ActivationPruning | ActivationPooling | None = None
     gradient: GradientPruning | None = None
@@ -59,8 +59,11 @@ class Linear:
     @property
     def only_masked(self) -> bool:
         """Whether all three products are exact but for a mask that all of them use."""
-        exact = self.activation is None and self.gradient is None
-        return exact and (self.mask is None or self.backward == "masked")
+        if self.activation is not None or self.gradient is not None:
+            return False
+        if self.mask is None:
+            return True
+        return self.backward == "masked" and not self.mask.says_backward
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -173,7 +176,7 @@ def _fusion(
         shape = linear.kernel.shape
         if linear.bias is not None and linear.bias.shape != shape[1:]:
             return None
-        if mask is None or mask.n_kept == mask.n_blocks or not linear.only_masked:
+        if not isinstance(mask, BlockMask) or mask.keeps_all or not linear.only_masked:
             return None
         if len(dtypes) > 1 or mask.kernel_shape != linear.kernel.shape:
             return None

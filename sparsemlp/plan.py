@@ -9,7 +9,7 @@ the most characters besides `*` and `?`, for each kind of rule. The order of a p
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -27,7 +27,7 @@ from sparsemlp.blocks import (
     why_indivisible,
 )
 from sparsemlp.errors import InputError
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -39,7 +39,7 @@ from sparsemlp.selection import select_blocks
 
 Plan = Mapping[str, Rule | tuple[Rule, ...]]
 Masks = dict[str, Any]
-"""Nested dictionaries like the parameters, cut down to masked kernels; leaves are BlockMask."""
+"""Nested dictionaries like the parameters, cut down to masked kernels; leaves are masks."""
 
 
 def all_rules(plan: Plan) -> list[Rule]:
@@ -133,7 +133,15 @@ def named_for_masking(params: Mapping[str, Any], plan: Plan) -> dict[str, tuple[
     return found
 
 
-def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
+Select = Callable[[str, Any, BlockMasking], Mask]
+"""What selects the blocks of a kernel, from its path, its weights and its rule."""
+
+
+def _select_blocks(name: str, kernel: Array, rule: BlockMasking) -> Mask:
+    return select_blocks(kernel, rule.block, rule.ratio, rule.score, name)
+
+
+def select_masks(params: Mapping[str, Any], plan: Plan, select: Select = _select_blocks) -> Masks:
     """Selects the kept blocks of every masked kernel anew.
 
     Jittable, with the plan static: one compilation serves all steps.
@@ -141,6 +149,7 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
     Args:
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
       plan: which parameter gets which rules.
+      select: what selects the blocks of a kernel, from its path, weights and rule.
 
     Returns:
       The variable collection `masks`: the same tree as the masked part of `params`, empty when
@@ -150,10 +159,7 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
       InputError: as `check_plan`.
     """
     return mask_tree(
-        {
-            path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path)
-            for path, kernel, rule in masked_kernels(params, plan)
-        }
+        {path: select(path, kernel, rule) for path, kernel, rule in masked_kernels(params, plan)}
     )
 
 
@@ -178,7 +184,7 @@ def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:
     }
 
 
-def mask_tree(masks: Mapping[str, BlockMask]) -> Masks:
+def mask_tree(masks: Mapping[str, Mask]) -> Masks:
     """The variable collection `masks` from masks by parameter path."""
     tree: Masks = {}
     for path, mask in masks.items():
@@ -240,9 +246,9 @@ def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
     raise InputError(why_indivisible(block, shape, name) + way_out)
 
 
-def flatten_masks(masks: Masks) -> dict[str, BlockMask]:
+def flatten_masks(masks: Masks) -> dict[str, Any]:
     """The masks by parameter path, as `block_0/XPatch/kernel`, in the order of the tree."""
-    leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, BlockMask))
+    leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, Mask))
     return {"/".join(str(entry.key) for entry in path): mask for path, mask in leaves}
 
 

@@ -1,6 +1,7 @@
 """What a resumed run starts from."""
 
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 from sparsemlp.checkpoint import Checkpoints, Restored
@@ -10,7 +11,13 @@ from sparsemlp.run_folder import RunFolder
 
 
 def restore_run(
-    folder: RunFolder, checkpoints: Checkpoints, shapes: Any, *, steps_per_epoch: int, data: str
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    shapes: Any,
+    *,
+    steps_per_epoch: int,
+    data: str,
+    among: Collection[int] | None = None,
 ) -> Restored | None:
     """Restores the newest intact checkpoint and cuts the records back to it.
 
@@ -20,6 +27,7 @@ def restore_run(
       shapes: the structure of the state, arrays or `jax.ShapeDtypeStruct`.
       steps_per_epoch: steps in an epoch.
       data: checksum of the data that the run is to go on with.
+      among: the steps whose checkpoints may be chosen; None for all.
 
     Returns:
       The checkpoint, or None if the run was ended before it had saved anything at all.
@@ -36,7 +44,7 @@ def restore_run(
             )
         warnings.warn(f"{folder.path} was ended before its first step: starting", stacklevel=2)
         return None
-    restored = checkpoints.restore(shapes)
+    restored = checkpoints.restore(shapes, among)
     if restored.metadata["data"] != data:
         raise InputError(
             f"the data are not those that {folder.path} was started on, their checksum differs: "

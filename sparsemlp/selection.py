@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from sparsemlp.blocks import Block, block_grid, matrix_shape, n_kept_blocks
 from sparsemlp.errors import InputError
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import BlockMask, GridMask
 
 Score = Callable[[Float[Array, "down across cols rows"]], Float[Array, "down across"]]
 
@@ -87,6 +87,38 @@ def select_blocks(
     if n_kept_blocks(down * across, ratio) == down * across:
         return every_block(kernel_shape, block)
     return keep_largest(block_scores(kernel, block, score, name), kernel_shape, block, ratio)
+
+
+def select_grid(
+    kernel: Float[Array, "*window in out"],
+    block: Block,
+    k: Int[Array, ""] | int,
+    score: str | Score = "l2",
+    name: str = "kernel",
+) -> GridMask:
+    """Keeps the k blocks with the largest score, where k is data: one program serves all ratios.
+
+    With `k = n_kept_blocks(n, ratio)` the same blocks as `select_blocks`, ties included.
+
+    Args:
+      kernel: as for `select_blocks`.
+      block: as for `select_blocks`.
+      k: how many blocks to keep, an integer scalar, traced or not; all if there are no more.
+      score: as for `select_blocks`.
+      name: what to call the kernel in an error.
+
+    Returns:
+      The mask of the kernel, with k kept blocks.
+
+    Raises:
+      InputError: the block does not divide the kernel, or the score is unknown.
+    """
+    check_score(score)
+    scores = block_scores(kernel, block, score, name)
+    _, ids = jax.lax.top_k(scores.reshape(-1), scores.size)
+    chosen = jnp.arange(scores.size, dtype=jnp.int32) < k
+    kept = jnp.zeros(scores.size, bool).at[ids].set(chosen, unique_indices=True)
+    return GridMask(kept.reshape(scores.shape), matrix_shape(kernel.shape), block)
 
 
 def block_scores(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from sparsemlp.augment import Augmentation
 from sparsemlp.dynamics import Dynamics, Memory, initial_memory
@@ -20,6 +20,9 @@ from sparsemlp.plan import block_counts
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
 from sparsemlp.schedule import LEVELS, Phase, plan_at
+
+Seed = int | UInt32[Array, ""]
+"""A seed in [0, 2**32); the same number gives the same draws, be it static or data."""
 
 _STREAMS = {"init": 0, "order": 1, "step": 2, "gradient": 3}
 
@@ -50,7 +53,7 @@ class Program:
     n_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    seed: int
+    seed: Seed
     flip_test: bool = False
     dynamics: Dynamics = _WITHOUT_MEMORY
     frozen: bool = False
@@ -134,23 +137,26 @@ class TrainState:
 
 
 def stream_key(
-    seed: int, stream: Literal["init", "order", "step", "gradient"], index: Any
+    seed: Seed, stream: Literal["init", "order", "step", "gradient"], index: Any
 ) -> PRNGKeyArray:
     """The key of one use of randomness: a function of the seed, the use and its step or epoch."""
     root = jax.random.fold_in(jax.random.key(seed), _STREAMS[stream])
     return jax.random.fold_in(root, index)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def epoch_order(seed: int, epoch: Int[Array, ""], n_images: int) -> Int[Array, " n"]:
+def epoch_order(seed: Seed, epoch: Int[Array, ""], n_images: int) -> Int[Array, " n"]:
     """The order of the images in an epoch, int32 `[n]`, a function of (seed, epoch)."""
+    return _epoch_order(jnp.asarray(seed, jnp.uint32), epoch, n_images)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _epoch_order(seed: Array, epoch: Array, n_images: int) -> Array:
     order = jnp.arange(n_images, dtype=jnp.int32)
     return jax.random.permutation(stream_key(seed, "order", epoch), order)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def initial_state(program: Program) -> TrainState:
-    """The state before the first step."""
+def state_of_seed(program: Program) -> TrainState:
+    """The state before the first step, a function of the program's seed."""
     model = program.model
     images = jnp.zeros((1, model.image_size, model.image_size, model.channels), jnp.float32)
     variables = model.init(stream_key(program.seed, "init", 0), images)
@@ -166,6 +172,10 @@ def initial_state(program: Program) -> TrainState:
         last_kept={path: jnp.ones(n, bool) for path, n in blocks.items()},
         memory=initial_memory(params, model.plan, program.dynamics),
     )
+
+
+initial_state = jax.jit(state_of_seed, static_argnums=0)
+"""`state_of_seed`, compiled."""
 
 
 def no_totals() -> dict[str, Array]:

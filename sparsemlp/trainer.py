@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.parallel import replicate
@@ -54,6 +55,11 @@ class Trainer:
         self.steps_per_epoch = self._n_whole + bool(self._rest)
         self.seconds = 0.0
 
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices that share every batch; None for one."""
+        return self._program.mesh
+
     def use(self, program: Program) -> None:
         """Goes on with another program, whose state has the same structure."""
         self._program = program
@@ -70,7 +76,7 @@ class Trainer:
 
     def train(
         self, state: TrainState, epoch: int, position: int, *, seconds: float, phase: Phase
-    ) -> tuple[TrainState, int, bool]:
+    ) -> tuple[TrainState, int, Any]:
         """Trains for about so long, at least a step, at most to the end of the epoch.
 
         Args:
@@ -89,19 +95,16 @@ class Trainer:
         n_steps = max(1, min(wanted, left))
         if self._order is None or self._order[0] != epoch:
             images = len(self._labels)
-            order = epoch_order(self._program.seed, jnp.int32(epoch), images)
-            self._order = epoch, self._placed(order)
+            self._order = epoch, self._placed(self._order_of(jnp.int32(epoch), images))
         start, count = jnp.int32(position * self._batch_size), jnp.int32(n_steps)
         arguments = (state, self._images, self._labels, self._order[1], start, count)
         program = self._compiled.get((size, phase))
         if program is None:
-            program = train_steps.lower(
-                self.program(phase), *arguments, batch_size=size, masked=phase.masked
-            ).compile()
+            program = self._lower(arguments, size, phase).compile()
             self._compiled[size, phase] = program
         began = time.perf_counter()
-        state, healthy = program(*arguments)
-        healthy = bool(healthy)
+        state, healthy = self._call(program, arguments)
+        healthy = np.asarray(healthy).tolist()
         took = time.perf_counter() - began
         self.seconds += took
         if size == self._batch_size:
@@ -112,9 +115,10 @@ class Trainer:
         """Evaluates the parameters of a state on the whole test set."""
         return self._evaluate(state, phase, self._test)
 
-    def validate(self, state: TrainState, phase: Phase) -> float:
-        """The mean loss of the images that were held out, which there must be."""
-        assert self._held_out is not None
+    def validate(self, state: TrainState, phase: Phase) -> float | None:
+        """The mean loss of the images that were held out; None if there are none."""
+        if self._held_out is None:
+            return None
         n_images = int(jnp.sum(self._held_out[1] >= 0))
         return float(self._evaluate(state, phase, self._held_out).loss) / n_images
 
@@ -127,6 +131,18 @@ class Trainer:
             *batches,
             masked=phase.masked,
         )
+
+    def _order_of(self, epoch: jax.Array, n_images: int) -> jax.Array:
+        return epoch_order(self._program.seed, epoch, n_images)
+
+    def _lower(self, arguments: tuple, batch_size: int, phase: Phase) -> jax.stages.Lowered:
+        """The training program for these arguments, ready to be compiled."""
+        return train_steps.lower(
+            self.program(phase), *arguments, batch_size=batch_size, masked=phase.masked
+        )
+
+    def _call(self, program: Any, arguments: tuple) -> Any:
+        return program(*arguments)
 
     def _size(self, position: int) -> int:
         return self._batch_size if position < self._n_whole else self._rest

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -26,6 +26,9 @@ from sparsemlp.parallel import join, on_every_device, split, usable
 from sparsemlp.plan import Masks, block_counts, flatten_masks
 from sparsemlp.train_state import Program, TrainState, stream_key
 from sparsemlp.varying import AXIS
+
+MasksOf = Callable[[Any], Masks]
+"""What selects the masks of parameters."""
 
 
 @functools.partial(
@@ -59,6 +62,7 @@ def train_step(
     labels: Int[Array, " batch"],
     *,
     masked: bool,
+    masks_of: MasksOf | None = None,
 ) -> TrainState:
     """One step of training on one batch.
 
@@ -70,6 +74,8 @@ def train_step(
       images: raw pixels.
       labels: class indices, int32.
       masked: whether weights are masked; the plan's other rules hold from the first step.
+      masks_of: what selects the masks from the parameters alone; by default the model's plan and
+        the dynamics do.
 
     Returns:
       The state after the step.
@@ -84,7 +90,7 @@ def train_step(
         mean=program.mean,
         std=program.std,
     )
-    masks, memory = _masks_of_step(program, state, masked=masked)
+    masks, memory = _masks_of_step(program, state, masked=masked, masks_of=masks_of)
 
     rngs = {
         "drop_path": drop_path_key,
@@ -169,18 +175,19 @@ def loss_and_gradients(
     return loss, logits, batch_stats, gradients
 
 
-def _masks_of_step(program: Program, state: TrainState, *, masked: bool) -> tuple[Masks, Memory]:
+def _masks_of_step(
+    program: Program, state: TrainState, *, masked: bool, masks_of: MasksOf | None
+) -> tuple[Masks, Memory]:
     """The masks of one training step, and what the next one has to know of this selection."""
     plan, dynamics = program.model.plan, program.dynamics
     if not masked:
         return {}, remember_unmasked(state.params, plan, dynamics, state.memory)
+    if masks_of is not None:
+        return masks_of(state.params), state.memory
     return select_dynamic_masks(state.params, plan, dynamics, state.memory, frozen=program.frozen)
 
 
-@functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("batch_size", "masked"), donate_argnums=1
-)
-def train_steps(
+def many_steps(
     program: Program,
     state: TrainState,
     images: UInt8[Array, "n height width channels"],
@@ -191,12 +198,13 @@ def train_steps(
     *,
     batch_size: int,
     masked: bool,
+    masks_of: MasksOf | None = None,
 ) -> tuple[TrainState, Bool[Array, ""]]:
-    """Many steps in one call of one compiled program; the number of steps is data.
+    """Many steps in one loop; the number of steps is data.
 
     Args:
       program: what to train and how.
-      state: the state before the first step; donated.
+      state: the state before the first step; `train_steps` is donated it.
       images: all training images.
       labels: their labels, int32.
       order: the order of this epoch.
@@ -204,6 +212,7 @@ def train_steps(
       n_steps: how many steps, int32.
       batch_size: images in a step.
       masked: whether weights are masked.
+      masks_of: as for `train_step`.
 
     Returns:
       The state after the last step, and whether its loss and parameters are all finite.
@@ -212,7 +221,7 @@ def train_steps(
     def body(index: Array, state: TrainState) -> TrainState:
         chosen = jax.lax.dynamic_slice_in_dim(order, start + index * batch_size, batch_size)
         batch = split((images[chosen], labels[chosen]), usable(program.mesh, batch_size))
-        return train_step(program, state, *batch, masked=masked)
+        return train_step(program, state, *batch, masked=masked, masks_of=masks_of)
 
     state = join(jax.lax.fori_loop(0, n_steps, body, state), program.mesh)
     leaves = [state.totals["loss"], *jax.tree.leaves(state.params)]
@@ -220,8 +229,16 @@ def train_steps(
     return state, healthy
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("masked",))
-def evaluate(
+train_steps = jax.jit(
+    many_steps,
+    static_argnums=0,
+    static_argnames=("batch_size", "masked", "masks_of"),
+    donate_argnums=1,
+)
+"""`many_steps`, compiled."""
+
+
+def count_correct(
     program: Program,
     params: Any,
     batch_stats: Any,
@@ -230,6 +247,7 @@ def evaluate(
     labels: Int[Array, "batches batch"],
     *,
     masked: bool,
+    masks_of: MasksOf | None = None,
 ) -> Evaluation:
     """Counts the right guesses, with masks selected from the parameters it evaluates.
 
@@ -241,9 +259,12 @@ def evaluate(
       images: raw pixels, in batches.
       labels: class indices, int32; -1 marks a row that does not count.
       masked: whether weights are masked.
+      masks_of: as for `train_step`.
     """
     masks: Masks = {}
-    if masked:
+    if masked and masks_of is not None:
+        masks = masks_of(params)
+    elif masked:
         masks, _ = select_dynamic_masks(
             params, program.model.plan, program.dynamics, memory, frozen=program.frozen
         )
@@ -277,6 +298,10 @@ def evaluate(
             for path, n in block_counts(params, program.model.plan).items()
         },
     )
+
+
+evaluate = jax.jit(count_correct, static_argnums=0, static_argnames=("masked", "masks_of"))
+"""`count_correct`, compiled."""
 
 
 def _test_logits(

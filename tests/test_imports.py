@@ -49,11 +49,12 @@ LAYERS = (
     ("modules", "model_string"),
     ("resmlp", "resnet", "recipes", "mask_options"),
     ("settings",),
-    ("presets", "train_state"),
+    ("presets", "train_state", "grouping"),
     ("training", "program", "keeper"),
-    ("trainer",),
-    ("run",),
-    ("command_line",),
+    ("trainer", "recorder", "population_program"),
+    ("run", "population_trainer"),
+    ("command_line", "population_run"),
+    ("population",),
     ("__init__",),
 )
 """A module of sparsemlp may import those of the layers before its own; `data` is one concept."""
@@ -274,8 +275,9 @@ def test_a_circle_is_found_and_named(graph):
     assert "pallas_kernels.layout -> pallas_kernels.reference" in found
 
 
-UNTESTED = {"errors", "__init__", "engine", "cifar10"}
-"""Declarations alone, or tested as `test_cifar10_program`; engines by `test_conformance`."""
+UNTESTED = {"errors", "__init__", "engine", "cifar10", "recorder", "population_run"}
+"""Declarations alone, or tested as `test_cifar10_program`; engines by `test_conformance`; what
+writes a run folder by `test_run`, and a population's loop by `test_population`."""
 
 
 def test_the_tests_mirror_the_sources() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsemlp.errors import InputError
-from sparsemlp.masks import BlockMask
+from sparsemlp.masks import BlockMask, GridMask
 
 CASES = [
     ((6, 8), (2, 3), [0, 3, 7]),
@@ -86,3 +86,38 @@ def test_masks_of_stacked_kernels_are_mapped_over():
 def test_a_mask_whose_block_does_not_divide_its_kernel_is_an_error():
     with pytest.raises(InputError, match=r"block 3x2 does not divide kernel.*out 8 % 3 != 0"):
         BlockMask(jnp.array([0], jnp.int32), (4, 8), (3, 2)).grid()
+
+
+def as_grid(mask: BlockMask) -> GridMask:
+    return GridMask(mask.grid(), mask.kernel_shape, mask.block)
+
+
+def test_a_grid_mask_is_the_block_mask_of_the_same_blocks(mask):
+    grid = as_grid(mask)
+    np.testing.assert_array_equal(grid.grid(), mask.grid())
+    np.testing.assert_array_equal(grid.dense(), mask.dense())
+    assert (grid.grid_shape, grid.n_blocks) == (mask.grid_shape, mask.n_blocks)
+    assert int(grid.n_kept) == mask.n_kept
+    assert float(grid.density) == pytest.approx(mask.density, rel=1e-6)
+
+
+def test_the_number_of_kept_blocks_of_a_grid_mask_is_data():
+    traces = []
+
+    @jax.jit
+    def n_kept(mask: GridMask) -> jax.Array:
+        traces.append(mask)
+        return mask.n_kept
+
+    grids = [np.arange(4).reshape(2, 2) < k for k in range(5)]
+    found = [int(n_kept(GridMask(jnp.asarray(grid), (4, 4), (2, 2)))) for grid in grids]
+    assert found == [0, 1, 2, 3, 4]
+    assert len(traces) == 1
+
+
+def test_masks_of_different_ratios_are_stacked():
+    masks = [as_grid(BlockMask(jnp.arange(k, dtype=jnp.int32), (4, 4), (2, 2))) for k in (1, 3)]
+    stacked = jax.tree.map(lambda *grids: jnp.stack(grids), *masks)
+    dense = jax.vmap(GridMask.dense)(stacked)
+    for one, mask in zip(dense, masks, strict=True):
+        np.testing.assert_array_equal(one, mask.dense())

@@ -1,0 +1,283 @@
+"""What a run leaves in its folder while it trains: description, records, checkpoints, pictures."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from sparsemlp.checkpoint import Checkpoints, Restored
+from sparsemlp.config import to_json
+from sparsemlp.data import ImageDataset, hold_out
+from sparsemlp.environment import describe_environment
+from sparsemlp.files import Record, write_json, write_whole
+from sparsemlp.history import History
+from sparsemlp.keeper import Keeper
+from sparsemlp.mask_options import mask_schedule
+from sparsemlp.parallel import replicate
+from sparsemlp.pictures import draw
+from sparsemlp.plan import mask_shapes
+from sparsemlp.program import (
+    build_program,
+    data_digest,
+    epoch_learning_rate,
+    mask_density,
+    n_parameters,
+)
+from sparsemlp.resume import restore_run
+from sparsemlp.run_folder import RunFolder
+from sparsemlp.settings import Settings
+from sparsemlp.tensorboard import TensorBoard, require_tensorboardx
+from sparsemlp.train_state import Program, TrainState, initial_state, no_totals
+from sparsemlp.training import Evaluation
+
+
+class Recorder(contextlib.AbstractContextManager["Recorder"]):
+    """Writes the folder of one run; whoever trains tells it what happened.
+
+    Attributes:
+      program: the program of the settings.
+      shapes: the shapes of its state.
+      parameters: how many numbers its parameters hold.
+      density: share of the weights of all masked kernels that is kept at the end.
+      schedule: when it masks, and how much.
+      training: the data set without the images that are held out.
+      held_out: images and labels to validate on, or None.
+      history: the records of its epochs.
+      steps_per_epoch: steps in an epoch, the partial last batch included.
+      total_steps: steps of the whole run.
+      checkpoints: those of the run, once it is entered.
+
+    Args:
+      settings: what is trained.
+      dataset: what it is trained on.
+      folder: where everything goes; made before it is entered.
+      title: the run in a few words, for pictures.
+      digest: checksum of the data, if it is known already.
+      save_every: seconds between checkpoints; as the settings say by default.
+
+    Raises:
+      InputError: the settings do not fit the data set or the model, or a package is missing.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        dataset: ImageDataset,
+        folder: RunFolder,
+        title: str,
+        *,
+        digest: str | None = None,
+        save_every: float | None = None,
+    ) -> None:
+        if settings.tensorboard:
+            require_tensorboardx()
+        self.settings = settings
+        self.dataset = dataset
+        self.folder = folder
+        self.title = title
+        self.schedule = mask_schedule(settings)
+        self.training, self.held_out = hold_out(dataset, settings.hold_out)
+        self.program = build_program(settings, self.training)
+        self.shapes = jax.eval_shape(lambda: initial_state(self.program))
+        self.parameters = n_parameters(self.shapes.params)
+        self.density = mask_density(self.shapes.params, self.program.model.plan)
+        self.steps_per_epoch = math.ceil(len(self.training.train_labels) / settings.batch_size)
+        self.total_steps = settings.epochs * self.steps_per_epoch
+        self.digest = data_digest(dataset) if digest is None else digest
+        self._save_every = settings.checkpoint_every if save_every is None else save_every
+        self.history = History(folder.metrics)
+        self._board: TensorBoard | None = None
+        self._best = -1.0
+        self._score: float | None = None
+
+    def __enter__(self) -> "Recorder":
+        self.checkpoints = Checkpoints(self.folder.checkpoints)
+        self._keeper = Keeper(self.checkpoints, self._save_every)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.checkpoints.close()
+
+    def use(self, program: Program) -> None:
+        """Goes on with another program, whose state has the same structure."""
+        self.program = program
+        self.density = mask_density(self.shapes.params, program.model.plan)
+
+    def restore(self, among: Collection[int] | None = None) -> Restored | None:
+        """Restores a checkpoint as `resume.restore_run`, the newest of the steps `among`."""
+        return restore_run(
+            self.folder,
+            self.checkpoints,
+            self.shapes,
+            steps_per_epoch=self.steps_per_epoch,
+            data=self.digest,
+            among=among,
+        )
+
+    def describe(self, more: Mapping[str, Any] | None = None) -> None:
+        """Writes configuration and environment; that of an earlier start is kept below it.
+
+        Args:
+          more: what else the environment says.
+        """
+        earlier: list[Any] = []
+        if before := self.folder.read_environment():
+            earlier = [*before.pop("earlier", []), before]
+        text = to_json(self.settings).encode()
+        write_whole(self.folder.config, lambda file: file.write(text))
+        data: Record = {"dataset": self.dataset.source, "notice": self.dataset.notice}
+        environment = describe_environment() | data | dict(more or {}) | {"earlier": earlier}
+        write_json(self.folder.environment, environment)
+
+    def save_first(self, state: TrainState) -> None:
+        """Saves the state before the first step."""
+        self.checkpoints.save(0, state, self._metadata(0.0))
+
+    def begin(self, step: int) -> None:
+        """Opens what grows with the run, which begins or goes on at `step`."""
+        if self.settings.tensorboard:
+            self._board = TensorBoard(self.folder.tensorboard, step)
+        counting = (r for r in self.history.read() if self._counts(r["epoch"] - 1))
+        self._best = max((float(record["test_top1"]) for record in counting), default=-1.0)
+
+    def finish_epoch(
+        self,
+        state: TrainState,
+        found: Evaluation,
+        epoch: int,
+        step: int,
+        *,
+        density: float,
+        seconds: float,
+        validation_loss: float | None = None,
+    ) -> tuple[TrainState, Record]:
+        """Writes the record of an epoch, and makes the state ready for the next.
+
+        Args:
+          state: the state after its last step.
+          found: what its evaluation found.
+          epoch: the epoch, from 0.
+          step: steps done in the whole run.
+          density: share of the weights of all masked kernels that was kept.
+          seconds: time that it spent in the training programs.
+          validation_loss: of the held-out images, if there are any.
+        """
+        totals = jax.device_get(state.totals)
+        n_images, n_test = int(totals["images"]), len(self.dataset.test_labels)
+        record: dict[str, Any] = {
+            "epoch": epoch + 1,
+            "step": step,
+            "loss": float(totals["loss"]) / n_images,
+            "train_top1": int(totals["top1"]) / n_images,
+            "train_top5": int(totals["top5"]) / n_images,
+            "test_top1": int(found.top1) / n_test,
+            "test_top5": int(found.top5) / n_test,
+            "test_loss": float(found.loss) / n_test,
+            "density": density,
+            "changed_blocks": _changed_blocks(state, found),
+            "dropped_norm": float(found.dropped_norm),
+            "learning_rate": float(epoch_learning_rate(self.settings)(epoch)),
+            "seconds": seconds,
+            "images_per_second": n_images / seconds,
+            "dataset": self.dataset.source,
+        }
+        if validation_loss is not None:
+            record["validation_loss"] = validation_loss
+        self.history.append(record)
+        totals = replicate(no_totals(), self.program.mesh)
+        state = dataclasses.replace(state, totals=totals, last_kept=found.kept)
+        self._write_activity(state, step)
+        if self._board is not None:
+            self._board.write(record)
+        if self._counts(epoch) and record["test_top1"] >= self._best:
+            self._best = self._score = float(record["test_top1"])
+        return state, record
+
+    def offer(self, step: int, state: TrainState, seconds: float, *, now: bool) -> None:
+        """Saves the state if it is time; an epoch that was the best so far will not be lost.
+
+        Args:
+          step: steps done.
+          state: the state after them.
+          seconds: time that the epoch under way has spent in the training programs.
+          now: whether to save whatever the time.
+        """
+        score, self._score = self._score, None
+        self._keeper.offer(step, state, self._metadata(seconds), score, now=now)
+
+    def save_waiting(self) -> None:
+        """Saves the best epoch since the last save, if there is one."""
+        self._keeper.save_waiting()
+
+    def end(self, step: int, state: TrainState) -> Record | None:
+        """Writes activity and pictures, and the summary of a run that is complete.
+
+        Returns:
+          The summary; None if steps are left.
+        """
+        if self._board is not None:
+            self._board.close()
+        self._write_activity(state, step)
+        draw(self.folder, self.title)
+        return self._summarise() if step == self.total_steps else None
+
+    def not_finite(self, epoch: int, step: int) -> str:
+        """Says when the run broke down, the epoch counted from 0, and what is left of it."""
+        good = self.folder.checkpoints / str(self.checkpoints.steps()[-1])
+        return (
+            f"loss or parameters became NaN or infinite in epoch {epoch + 1}, at or before step "
+            f"{step}; the last good checkpoint is {good}; lower --lr, or go on with --allow-nan"
+        )
+
+    def _metadata(self, seconds: float) -> Record:
+        return {"seconds": seconds, "dataset": self.dataset.source, "data": self.digest}
+
+    def _counts(self, epoch: int) -> bool:
+        """Whether an epoch, from 0, can be the best: one at the highest ratio that the run reaches.
+
+        Where the ratio goes up and down, any masked one.
+        """
+        if self.schedule.kind == "adaptive":
+            return self.density == 1 or epoch >= min(self.schedule.start, self.settings.epochs)
+        levels = [self.schedule.phase(e, ()).level for e in range(self.settings.epochs)]
+        return self.density == 1 or levels[epoch] == max(levels)
+
+    def _write_activity(self, state: TrainState, step: int) -> None:
+        grids = mask_shapes(self.shapes.params, self.program.model.plan)
+        first = self.schedule.start * self.steps_per_epoch
+        arrays: dict[str, Any] = {
+            path: np.asarray(count).reshape(grids[path].grid_shape)
+            for path, count in state.activity.items()
+        }
+        arrays |= {"masked_steps": max(0, step - first), "dataset": self.dataset.source}
+        write_whole(self.folder.mask_activity, lambda file: np.savez(file, **arrays))
+
+    def _summarise(self) -> Record:
+        records = self.history.read()
+        summary: Record = {
+            "dataset": self.dataset.source,
+            "notice": self.dataset.notice,
+            "epochs": self.settings.epochs,
+            "steps": self.total_steps,
+            "parameters": self.parameters,
+            "density": records[-1]["density"],
+            "loss": records[-1]["loss"],
+            "test_top1": records[-1]["test_top1"],
+            "test_top5": records[-1]["test_top5"],
+            "best_test_top1": self._best,
+            "seconds": sum(float(record["seconds"]) for record in records),
+        }
+        write_json(self.folder.summary, summary)
+        return summary
+
+
+def _changed_blocks(state: TrainState, found: Evaluation) -> float:
+    """The share of the blocks that were dropped or regrown since the end of the last epoch."""
+    before, after = jax.device_get(state.last_kept), jax.device_get(found.kept)
+    changed = sum(int(np.sum(before[path] != after[path])) for path in after)
+    n_blocks = sum(after[path].size for path in after)
+    return changed / n_blocks if n_blocks else 0.0
