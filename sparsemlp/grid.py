@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, get_args
 
 from sparsemlp.config import Config
 from sparsemlp.errors import InputError
@@ -74,11 +74,11 @@ def _runs(file: GridFile) -> list[GridRun]:
 
 
 def _meta(section: Section, problems: Problems) -> tuple[Launcher | None, str | None]:
-    for key, known in (("run", ("local", "slurm")), ("mode", ("grid",))):
+    for key, known in (("run", get_args(Launcher)), ("mode", ("grid",))):
         if key in section and section[key].text not in known:
             problems.add(
                 section[key].line, f"meta.{key} is {section[key].text!r}: {' or '.join(known)}"
             )
-    run = section["run"].text if "run" in section else None
     prefix = section["prefix"].text if "prefix" in section else None
-    return cast(Launcher | None, run), prefix
+    run = section["run"].text if "run" in section else None
+    return next((each for each in get_args(Launcher) if each == run), None), prefix

@@ -64,11 +64,12 @@ def _blame(
     """Adds all complaints about a point, taking from `values` what is to blame; whether any."""
     found = False
     while (complaint := _complaint(values)) is not None:
-        found = True
-        option = _to_blame(point, values, complaint, blamed)
+        option = _to_blame(point, values, complaint, blamed, only_named=found)
         if option is None:
-            problems.add(point.line, complaint)
-            break
+            if not found:
+                problems.add(point.line, complaint)
+            return True
+        found = True
         choice = blamed[complaint] = point.choices[option]
         problems.add(choice.place[0], f"{choice.key}: {complaint}")
         del values[option]
@@ -85,23 +86,44 @@ def _complaint(values: Mapping[str, Any]) -> str | None:
 
 
 def _to_blame(
-    point: Point, values: Mapping[str, Any], complaint: str, blamed: Mapping[str, Choice]
+    point: Point,
+    values: Mapping[str, Any],
+    complaint: str,
+    blamed: Mapping[str, Choice],
+    *,
+    only_named: bool,
 ) -> str | None:
-    """The option without which there is no such complaint, if possible one that it names."""
+    """The option without which there is no such complaint.
+
+    First come those that it names. Of the others, which are not asked where a default may be what
+    is wrong, those without which there is no complaint at all.
+    """
     known = blamed.get(complaint)
     for option in values:
         if known is not None and point.choices[option] == known:
             return option
 
-    def unnamed(option: str) -> tuple[bool, bool]:
-        flag = f"--{option.replace('_', '-')}"
-        return flag not in complaint, str(values[option]) not in complaint
+    def without(option: str) -> str | None:
+        return _complaint({name: value for name, value in values.items() if name != option})
 
-    for option in sorted(values, key=unnamed):
-        rest = {name: value for name, value in values.items() if name != option}
-        if _complaint(rest) != complaint:
+    named = [option for option in values if _named(option, values[option], complaint)]
+    named.sort(key=lambda option: _named(option, values[option], complaint), reverse=True)
+    for option in named:
+        if without(option) != complaint:
             return option
-    return None
+    if only_named:
+        return None
+    rest = {option: without(option) for option in values}
+    healing = (option for option, left in rest.items() if left is None)
+    changing = (option for option, left in rest.items() if left != complaint)
+    return next(healing, next(changing, None))
+
+
+def _named(option: str, value: Any, complaint: str) -> int:
+    """How clearly a complaint names an option: by its flag, with its value, or by its name."""
+    words = option.replace("_", " ")
+    signs = (f"--{option.replace('_', '-')}", f"{words} {value}", f"{words} {value!r}", words)
+    return next((4 - n for n, sign in enumerate(signs) if sign in complaint), 0)
 
 
 @functools.lru_cache(maxsize=16)

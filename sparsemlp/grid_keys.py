@@ -70,11 +70,8 @@ def parse_value(key: str, text: str | None) -> Any:
     Raises:
       InputError: the text is nothing of that type.
     """
-    if key in STATED:
-        return _parse(int, text or "")
     option = option_of(key)
-    assert option is not None, key
-    hint = get_type_hints(Config)[option]
+    hint = int if option is None else get_type_hints(Config)[option]
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if text is None:
         if types.NoneType in kinds:

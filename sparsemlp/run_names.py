@@ -34,7 +34,7 @@ def run_name(settings: Settings, swept: Sequence[str]) -> str:
         with their values.
 
     Returns:
-      At most 100 characters, all of them letters, digits, `.`, `_` and `-`.
+      At most 100 characters, all of them letters, digits, `.`, `_`, `+` and `-`.
     """
     _, plan = model_and_plan(settings)
     words = [] if settings.model == "resmlp" else [settings.model]
@@ -73,8 +73,8 @@ def distinct(name: str, settings: Settings, taken: Collection[str]) -> str:
 
 
 def safe_name(text: str) -> str:
-    """A text as words of letters, digits, `.` and `_` with `-` between them; never empty."""
-    return "-".join(re.findall(r"[A-Za-z0-9_.]+", text)).lstrip(".-") or "run"
+    """A text as words of letters, digits, `.`, `_` and `+` with `-` between them; never empty."""
+    return "-".join(re.findall(r"[A-Za-z0-9_.+]+", text)).lstrip(".-") or "run"
 
 
 def _text(value: Any) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 
 from rich.console import Console
 
-import sparsemlp
 from sparsemlp.errors import InputError
 from sparsemlp.files import write_json
 from sparsemlp.grid import Grid
@@ -138,7 +137,7 @@ def _submit(
 def _parameters(grid: Grid) -> dict[str, Any]:
     """What a script asks for, as submitit names it."""
     options = grid.slurm
-    library = shlex.quote(str(Path(sparsemlp.__file__).parents[1]))
+    library = shlex.quote(str(Path(__file__).parents[1]))
     srun = ["--export=ALL"]
     if options.cpus_per_task is not None:
         # SLURM 22.05 and later do not hand this on from the script to its steps.

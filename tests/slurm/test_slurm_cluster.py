@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -127,23 +128,67 @@ def on_slurm(place: Path, grid: Path, slurm: dict[str, str]) -> Path:
     jobs = json.loads((out / "slurm" / "submitted.json").read_text())
     (job,) = (job for job, names in jobs.items() if "60" in names[0])
     long = out / "runs" / jobs[job][0]
-    for n_lines, number in ((5, "TERM"), (15, "USR2")):
+    for count, (n_lines, number) in enumerate(((5, "TERM"), (15, "USR2")), start=1):
         wait(lambda n=n_lines: len(tiny.records(long)) >= n, out)
         said(slurm, "scancel", f"--signal={number}", job)
-        wait(lambda: "Restarts=" in _of(slurm, job), out)
-        before = restarts(slurm, job)
-        wait(lambda: restarts(slurm, job) > (0 if number == "TERM" else 1) - 1, out)
-        assert before >= 0
+        wait(lambda n=count: restarts(slurm, job) == n, out)
+        assert not (long / "summary.json").exists()
     wait(lambda: len(list(out.glob("runs/*/summary.json"))) == 3, out)
     wait(lambda: not said(slurm, "squeue", "--noheader").strip(), out)
     return out
 
 
-def _of(environment: dict[str, str], job: str) -> str:
-    return said(environment, "scontrol", "--oneliner", "show", "job", job)
-
-
 def restarts(environment: dict[str, str], job: str) -> int:
-    """How often SLURM has started a job again."""
-    words = dict(word.split("=", 1) for word in _of(environment, job).split() if "=" in word)
-    return int(words["Restarts"])
+    """How often SLURM has put a job back into the queue."""
+    shown = said(environment, "scontrol", "--oneliner", "show", "job", job)
+    return int(re.findall(r"\bRestarts=(\d+)", shown)[-1])
+
+
+def test_a_preempted_sweep_ends_as_an_undisturbed_one_to_the_bit(local: Path, on_slurm: Path):
+    names = sorted(path.name for path in (local / "runs").iterdir())
+    assert len(names) == 3
+    assert sorted(path.name for path in (on_slurm / "runs").iterdir()) == names
+    assert (on_slurm / "sweep.json").read_bytes() == (local / "sweep.json").read_bytes()
+    for name in names:
+        tiny.assert_same_outcome(on_slurm / "runs" / name, local / "runs" / name)
+
+
+def test_both_signals_stopped_the_run_at_a_safe_place_and_it_went_on(on_slurm: Path):
+    (long,) = (p for p in (on_slurm / "runs").iterdir() if "epochs-60" in p.name)
+    environment = json.loads((long / "environment.json").read_text())
+    assert len(environment["earlier"]) == 2
+    printed = "\n".join(file.read_text() for file in on_slurm.glob("slurm/*_log.out"))
+    assert len(re.findall(r"^submitit INFO .* Requeued job", printed, re.MULTILINE)) == 2
+    assert not list(on_slurm.rglob("failure.json"))
+
+
+def test_names_with_shell_characters_do_no_harm(place: Path, on_slurm: Path):
+    assert on_slurm.exists()
+    assert not list(place.rglob("pwned"))
+    assert not (Path.home() / "pwned").exists()
+    (script,) = {path.resolve() for path in on_slurm.glob("slurm/*_submission.sh")}
+    assert re.search(r"--job-name=[A-Za-z0-9_.+-]+$", script.read_text(), re.MULTILINE)
+
+
+def test_a_finished_sweep_is_not_submitted_again(
+    place: Path, grid: Path, slurm: dict[str, str], on_slurm: Path
+):
+    assert "0 jobs submitted for 0 runs" in sweep(place, slurm, grid, f"--out={on_slurm}")
+
+
+def test_a_cancelled_run_is_saved_not_requeued_and_submitted_anew(
+    place: Path, grid: Path, slurm: dict[str, str], local: Path
+):
+    out = place / "cancelled"
+    sweep(place, slurm, grid, f"--out={out}")
+    jobs = json.loads((out / "slurm" / "submitted.json").read_text())
+    (job,) = (job for job, names in jobs.items() if "60" in names[0])
+    long = out / "runs" / jobs[job][0]
+    wait(lambda: len(tiny.records(long)) >= 5, out)
+    said(slurm, "scancel", job)
+    wait(lambda: not said(slurm, "squeue", "--noheader").strip(), out)
+    assert restarts(slurm, job) == 0
+    assert not (long / "summary.json").exists()
+    assert "1 jobs submitted for 1 runs" in sweep(place, slurm, grid, f"--out={out}")
+    wait(lambda: (long / "summary.json").exists(), out)
+    tiny.assert_same_outcome(long, local / "runs" / long.name)
