@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,16 @@ from sparsemlp.sweep import tell_plan, train_sweep
 from sparsemlp.sweep_folder import SweepFolder
 
 compilation_cache = tiny.compilation_cache
-FIXED = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11, "checkpoint_every": 0.0}
+FIXED = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 NAMES = ["2x4-0.5-masked-seed0", "2x4-0.5-masked-seed1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_pictures() -> Iterator[None]:
+    """Pictures have tests of their own, and take most of the time of so small a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sparsemlp.run.draw", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="module")

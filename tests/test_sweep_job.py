@@ -43,10 +43,11 @@ def test_every_run_is_in_one_job(run):
 
 def test_a_data_set_is_loaded_once(run, monkeypatch):
     asked = []
-    monkeypatch.setattr("sparsemlp.sweep_job.load_dataset", lambda *key: asked.append(key) or key)
+    loaded = tiny.dataset()
+    monkeypatch.setattr("sparsemlp.sweep_job.load_dataset", lambda *k: asked.append(k) or loaded)
     data = DataSets()
     settings = resolve(run.config, run.config.dataset)
-    assert data.load(settings) is data.load(settings)
+    assert data.load(settings) is data.load(settings) is loaded
     assert len(asked) == 1
 
 
