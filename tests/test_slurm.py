@@ -123,13 +123,13 @@ def test_what_is_finished_or_in_the_queue_is_not_submitted_again(tmp_path, slurm
 
 def test_a_refusal_of_sbatch_is_one_line(tmp_path, slurm):
     (slurm / "refuse").touch()
-    with pytest.raises(InputError, match="sbatch refused the jobs: .*Invalid partition"):
+    with pytest.raises(InputError, match=r"sbatch refused the jobs: .*Invalid partition"):
         submit(grid(tmp_path), SweepFolder(tmp_path / "out"))
 
 
 def test_without_slurm_the_way_out_is_told_and_nothing_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="no SLURM on this machine .*--launcher=local"):
+    with pytest.raises(InputError, match=r"no SLURM on this machine .*--launcher=local"):
         submit(grid(tmp_path), SweepFolder(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

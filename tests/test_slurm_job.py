@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 import tiny
@@ -17,7 +18,7 @@ from sparsemlp.slurm_job import SweepJob, is_running, preemption_signal
 from sparsemlp.sweep_folder import Sweep, SweepFolder, SweepRun
 
 compilation_cache = tiny.compilation_cache
-OPTIONS = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
+OPTIONS: dict[str, Any] = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 
 
 class Requeued(BaseException):
@@ -48,7 +49,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(data: Path, tmp_path: Path) -> SweepFolder:
     folder = SweepFolder(tmp_path / "sweep")
     folder.create()
-    settings = resolve(Config(**(OPTIONS | {"dataset": str(data)})), str(data))
+    settings = resolve(Config(dataset=str(data), **OPTIONS), str(data))
     folder.write(Sweep("grid.yaml", "", [SweepRun("tiny", settings)]))
     return folder
 
@@ -69,9 +70,12 @@ def test_a_job_that_must_end_saves_and_is_requeued_unless_it_was_cancelled(
     monkeypatch.setattr("sparsemlp.slurm_job.is_running", lambda: running)
     job = SweepJob(folder.path, ["tiny"])
     tiny.at_step(monkeypatch, 3, lambda: [signal.raise_signal(number) for number in numbers])
-    with pytest.raises(Requeued if requeued else SystemExit) as ended:
-        job()
-    if not requeued:
+    if requeued:
+        with pytest.raises(Requeued):
+            job()
+    else:
+        with pytest.raises(SystemExit) as ended:
+            job()
         assert ended.value.code == 128 + signal.SIGTERM
     place = folder.run("tiny")
     assert tiny.last_state(place.path).step == 3

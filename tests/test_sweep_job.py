@@ -2,6 +2,7 @@
 
 import json
 import signal
+from typing import Any
 
 import pytest
 import tiny
@@ -26,7 +27,8 @@ def folder(tmp_path) -> SweepFolder:
 @pytest.fixture
 def run(tmp_path) -> SweepRun:
     data = tiny.write_npz(tmp_path / "tiny.npz")
-    config = Config(**(tiny.RUN | {"dataset": str(data), "epochs": 1}))
+    options: dict[str, Any] = tiny.RUN | {"epochs": 1}
+    config = Config(dataset=str(data), **options)
     return SweepRun("tiny", resolve(config, str(data)))
 
 
