@@ -50,9 +50,9 @@ def check_points(points: list[Point], stated: Mapping[str, Choice], problems: Pr
     first: dict[Any, Point] = {}
     for point in points:
         values = {option: choice.value for option, choice in point.choices.items()}
+        _check_stated(values, stated, problems)
         if _blame(point, values, blamed, problems):
             continue
-        _check_stated(values, stated, problems)
         earlier = first.setdefault(_training(values), point)
         if earlier is not point:
             _tell_twice(point, earlier, told, problems)
@@ -198,7 +198,10 @@ def _outline(dataset: str) -> ImageDataset:
 def _check_stated(
     values: Mapping[str, Any], stated: Mapping[str, Choice], problems: Problems
 ) -> None:
-    data = _outline(values.get("dataset", "auto"))
+    try:
+        data = _outline(values.get("dataset", "auto"))
+    except InputError:
+        return
     known = {"num_classes": data.n_classes, "image_size": data.train_images.shape[1]}
     for key, choice in stated.items():
         if choice.value != known[key]:

@@ -21,7 +21,7 @@ from sparsemlp.files import write_json
 from sparsemlp.grid import Grid
 from sparsemlp.progress import TalkativeConsole
 from sparsemlp.run_names import safe_name
-from sparsemlp.slurm_job import SweepJob
+from sparsemlp.slurm_job import SweepJob, submitit
 from sparsemlp.sweep import begin, load_data, runs_to_train
 from sparsemlp.sweep_folder import Sweep, SweepFolder, SweepRun
 from sparsemlp.sweep_job import form_jobs
@@ -56,7 +56,7 @@ def submit_sweep(
       SaveError: the disk is full or refuses a write.
     """
     console = console or TalkativeConsole(highlight=False)
-    submitit = _submitit()
+    package = submitit()
     _check_path(folder.path.absolute())
     queued = _queue()
     folder.create()
@@ -69,7 +69,7 @@ def submit_sweep(
         load_data(runs, console)
         jobs = form_jobs(runs)
         for start in range(0, len(jobs), _LONGEST_ARRAY):
-            submitted |= _submit(submitit, grid, folder, jobs[start : start + _LONGEST_ARRAY])
+            submitted |= _submit(package, grid, folder, jobs[start : start + _LONGEST_ARRAY])
             write_json(folder.slurm / "submitted.json", submitted)
     told = f"{len(jobs)} jobs submitted for {len(runs)} runs"
     if waiting:
@@ -98,15 +98,13 @@ def tell_scripts(
       InputError: submitit is missing, or the folder has a name that SLURM would misread.
     """
     console = console or TalkativeConsole(highlight=False)
-    _submitit()
-    from submitit.slurm.slurm import _make_sbatch_string
-
+    make_script = submitit().slurm.slurm._make_sbatch_string
     _check_path(folder.path.absolute())
     jobs = form_jobs(runs_to_train(sweep, folder, retry_failed=retry_failed))
     place = folder.slurm.absolute()
     for start in range(0, len(jobs), _LONGEST_ARRAY):
         n_jobs = min(_LONGEST_ARRAY, len(jobs) - start)
-        script = _make_sbatch_string(
+        script = make_script(
             command=f"{shlex.quote(sys.executable)} -u -m submitit.core._submit "
             + shlex.quote(str(place)),
             folder=place,
@@ -117,19 +115,17 @@ def tell_scripts(
 
 
 def _submit(
-    submitit: Any, grid: Grid, folder: SweepFolder, jobs: Sequence[Sequence[SweepRun]]
+    package: Any, grid: Grid, folder: SweepFolder, jobs: Sequence[Sequence[SweepRun]]
 ) -> dict[str, list[str]]:
     """Submits jobs as one array; returns the runs of each by its id."""
-    executor = submitit.SlurmExecutor(
-        folder=folder.slurm.absolute(), max_num_timeout=_MOST_TIMEOUTS
-    )
+    executor = package.SlurmExecutor(folder=folder.slurm.absolute(), max_num_timeout=_MOST_TIMEOUTS)
     executor.update_parameters(**_parameters(grid))
     names = [[run.name for run in job] for job in jobs]
     try:
         with executor.batch():
             handles = [executor.submit(SweepJob(folder.path.absolute(), each)) for each in names]
         return {handle.job_id: each for handle, each in zip(handles, names, strict=True)}
-    except (submitit.core.utils.FailedJobError, OSError) as error:
+    except (package.core.utils.FailedJobError, OSError) as error:
         told = " ".join(str(error).split())
         raise InputError(f"sbatch refused the jobs: {told}; mend the section sbatch") from error
 
@@ -153,16 +149,6 @@ def _parameters(grid: Grid) -> dict[str, Any]:
         "additional_parameters": {"requeue": True, **options.more},
     }
     return {name: value for name, value in parameters.items() if value is not None}
-
-
-def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError as error:
-        raise InputError(
-            "--launcher=slurm needs submitit: pip install submitit, or take --launcher=local"
-        ) from error
-    return submitit
 
 
 def _queue() -> set[str]:

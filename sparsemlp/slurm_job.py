@@ -7,6 +7,7 @@ that was cancelled is not put back.
 """
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -76,16 +77,12 @@ class SweepJob:
 
     def checkpoint(self) -> Any:
         """What submitit is to run when the job starts again: the runs that are not finished."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
+        return submitit().helpers.DelayedSubmission(self)
 
 
 def preemption_signal() -> int:
     """The signal by which submitit lets SLURM announce the end of a job."""
-    from submitit import JobEnvironment
-
-    return signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
+    return signal.Signals[f"SIG{submitit().JobEnvironment.USR_SIG}"]
 
 
 def is_running() -> bool:
@@ -95,3 +92,26 @@ def is_running() -> bool:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
         return answer.stdout.strip() == "RUNNING"
     return False
+
+
+def submitit() -> Any:
+    """The package, imported without the logging that it would set up.
+
+    That would close the log handlers of everybody else in this process. On a node submitit itself
+    starts the process, and its logging stands.
+
+    Raises:
+      InputError: it is not installed.
+    """
+    name = "SUBMITIT_LOG_LEVEL"
+    chosen = os.environ.get(name)
+    os.environ[name] = chosen or "NOCONFIG"
+    try:
+        return importlib.import_module("submitit")
+    except ImportError as error:
+        raise InputError(
+            "--launcher=slurm needs submitit: pip install submitit, or take --launcher=local"
+        ) from error
+    finally:
+        if chosen is None:
+            del os.environ[name]
