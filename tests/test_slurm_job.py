@@ -57,12 +57,11 @@ def folder(data: Path, tmp_path: Path) -> SweepFolder:
 @pytest.mark.parametrize(
     ("numbers", "running", "requeued"),
     [
-        ((signal.SIGUSR2,), False, True),
         ((signal.SIGTERM, signal.SIGUSR2, signal.SIGTERM), False, True),
         ((signal.SIGTERM,), True, True),
         ((signal.SIGTERM,), False, False),
     ],
-    ids=["announced", "both", "preempted", "cancelled"],
+    ids=["announced", "preempted", "cancelled"],
 )
 def test_a_job_that_must_end_saves_and_is_requeued_unless_it_was_cancelled(
     folder: SweepFolder, monkeypatch: pytest.MonkeyPatch, numbers, running, requeued
