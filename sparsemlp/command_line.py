@@ -1,36 +1,35 @@
-"""The command line of a training program: options, errors in one line, exit codes.
-
-Exit codes: 0 done, 2 a bad option or a full disk, 3 a loss that is not finite, 128 + the number
-of the signal after an interruption.
-"""
+"""The command line of a training program."""
 
 import contextlib
 import dataclasses
 import datetime
-import os
 import re
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import jax
 import tyro
 
-from sparsemlp.config import Config, open_default, read_config
+from sparsemlp.config import (
+    CHANGEABLE,
+    Config,
+    located,
+    open_default,
+    read_config,
+    with_data,
+)
 from sparsemlp.data import ImageDataset, load_dataset
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
-from sparsemlp.run import NotFiniteError, Run
+from sparsemlp.run import Run
 from sparsemlp.run_folder import RunFolder
-from sparsemlp.settings import Settings, describe_masking, resolve
-
-_CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan", "devices")
-"""Options that may differ when a run is resumed: they do not change its numbers, or by rounding."""
+from sparsemlp.settings import Settings, describe_masking, describe_run, resolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,25 +56,10 @@ def main(description: str | None, arguments: Sequence[str] | None = None) -> int
     Returns:
       The exit code.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            return _run(_parse(description, arguments))
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except NotFiniteError as error:
-        print(f"stopped: {error}", file=sys.stderr)
-        return 3
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        print(
-            "stopped at once; a run that had begun goes on from its last checkpoint with --resume",
-            file=sys.stderr,
-        )
-        return 130
+    return exit_code(
+        lambda: _run(_parse(description, arguments)),
+        stopped="a run that had begun goes on from its last checkpoint with --resume",
+    )
 
 
 def _parse(description: str | None, arguments: Sequence[str] | None) -> Arguments:
@@ -92,11 +76,11 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
     started = Arguments(run=stored, resume=parsed.resume)
     parsed = tyro.cli(Arguments, args=arguments, default=started)
     name = stored.dataset if parsed.run.dataset == "auto" else parsed.run.dataset
-    run = dataclasses.replace(parsed.run, dataset=_located(name))
+    run = dataclasses.replace(parsed.run, dataset=located(name))
     for field in dataclasses.fields(Config):
         before, now = getattr(stored, field.name), getattr(run, field.name)
         moved = field.name == "dataset" and f"{before}{now}".count(".npz") == 2
-        if before != now and not moved and field.name not in _CHANGEABLE:
+        if before != now and not moved and field.name not in CHANGEABLE:
             raise InputError(
                 f"--{field.name.replace('_', '-')}={now} differs from the {before} that "
                 f"{folder.path} was started with: a resumed run keeps its options"
@@ -110,16 +94,11 @@ def _run(arguments: Arguments) -> int:
     console = TalkativeConsole(highlight=False)
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         dataset = load_dataset(config.dataset, config.data_dir)
-    found = dataset.name if config.dataset == "auto" else _located(config.dataset)
-    data_dir = None if config.data_dir is None else config.data_dir.absolute()
-    config = dataclasses.replace(config, dataset=found, data_dir=data_dir)
-    settings = resolve(config, dataset.name)
+    settings = resolve(with_data(config, dataset.name), dataset.name)
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     if resumed is not None and dataset.notice is None:
         dataset = dataclasses.replace(dataset, notice=folder.read_environment().get("notice"))
-    model = recipe(settings.model).title
-    title = f"{model} {describe_masking(settings)}, {dataset.source}, seed {settings.seed}"
-    run = Run(settings, dataset, folder, title)
+    run = Run(settings, dataset, folder, describe_run(settings, dataset.source))
     if resumed is None:
         folder.create()
     with (
@@ -172,25 +151,8 @@ def _devices_in_words(run: Run) -> str:
     return f"{mesh.size} x {kind}, {run.settings.batch_size // mesh.size} images each"
 
 
-def _located(dataset: str) -> str:
-    """The name of a data set that holds wherever the run is resumed from."""
-    return str(Path(dataset).expanduser().absolute()) if dataset.endswith(".npz") else dataset
-
-
 def _default_folder(settings: Settings, dataset: ImageDataset) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     model = "" if settings.model == "resmlp" else settings.model
     words = re.findall(r"[\w.]+", f"{dataset.name} {model} {describe_masking(settings)}"[:80])
     return Path("runs") / "-".join([now, *words, f"seed{settings.seed}"])
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Prints a warning as one line."""
-    print(f"warning: {message}", file=sys.stderr)

@@ -158,6 +158,27 @@ class Config:
     """Write TensorBoard events as well (needs tensorboardX)."""
 
 
+CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan", "devices")
+"""Options that may differ when a run is resumed: they do not change its numbers, or by rounding."""
+
+
+def with_data(config: Config, found: str) -> Config:
+    """The same configuration with its data named so that they are found again from anywhere.
+
+    Args:
+      config: what the user chose.
+      found: name of the data set that was loaded, which takes the place of `auto`.
+    """
+    data_dir = None if config.data_dir is None else config.data_dir.absolute()
+    name = found if config.dataset == "auto" else located(config.dataset)
+    return dataclasses.replace(config, dataset=name, data_dir=data_dir)
+
+
+def located(dataset: str) -> str:
+    """The name of a data set that holds wherever the run is resumed from."""
+    return str(Path(dataset).expanduser().absolute()) if dataset.endswith(".npz") else dataset
+
+
 def to_json(config: Config) -> str:
     """A configuration as JSON text."""
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

@@ -11,11 +11,13 @@ class Interruption:
     """Whether a signal has asked the run to stop, and which.
 
     Attributes:
-      signal: number of the signal, or None.
+      signal: number of the last signal, or None.
+      heard: numbers of all of them.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.heard: set[int] = set()
 
     @property
     def name(self) -> str:
@@ -36,6 +38,7 @@ def deferred_signals() -> Iterator[Interruption]:
     def note(number: int, frame: FrameType | None) -> None:
         del frame
         interruption.signal = number
+        interruption.heard.add(number)
         for each, handler in at_once.items():
             signal.signal(each, handler)
         print(
@@ -46,6 +49,24 @@ def deferred_signals() -> Iterator[Interruption]:
 
     for number in at_once:
         signal.signal(number, note)
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def noted_signals(*numbers: int) -> Iterator[Interruption]:
+    """Notes these signals and dies of none, for a program that somebody else will end for sure."""
+    interruption = Interruption()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        interruption.signal = number
+        interruption.heard.add(number)
+
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield interruption
     finally:

@@ -1,16 +1,16 @@
 """The folder of a run: what lies where, and who may write there."""
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
+from sparsemlp.lock import exclusive
 
-_LEFTOVERS = (".lock", ".config.json.saving")
-"""What a run that was killed before its first file may leave."""
+_LEFTOVERS = (".lock", ".config.json.saving", "failure.json", ".failure.json.saving")
+"""What a run that was killed or failed before its first file may leave."""
 
 
 class RunFolder:
@@ -31,6 +31,7 @@ class RunFolder:
         self.curves = path / "curves.png"
         self.masks = path / "masks.png"
         self.summary = path / "summary.json"
+        self.failure = path / "failure.json"
         self.tensorboard = path / "tensorboard"
 
     def create(self) -> None:
@@ -66,20 +67,11 @@ class RunFolder:
         """Keeps every other process from writing here; the system lets go when this one ends.
 
         Raises:
-          InputError: another process trains in this folder, or it cannot be written.
+          OccupiedError: another process trains in this folder.
+          InputError: it cannot be written.
         """
-        with contextlib.ExitStack() as stack:
-            try:
-                file = stack.enter_context((self.path / ".lock").open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(
-                    f"another process is training in {self.path}: wait for it, or stop it first"
-                ) from error
-            except OSError as error:
-                raise InputError(
-                    f"the run folder {self.path} cannot be written: {error.strerror}"
-                ) from error
+        occupied = f"another process is training in {self.path}: wait for it, or stop it first"
+        with exclusive(self.path, occupied):
             yield
 
     def read_environment(self) -> Record:

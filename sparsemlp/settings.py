@@ -234,6 +234,12 @@ def describe_masking(config: Config) -> str:
     return ", ".join(words)
 
 
+def describe_run(config: Config, source: str) -> str:
+    """A run on a data set in a few words, for its pictures."""
+    model = recipe(config.model).title
+    return f"{model} {describe_masking(config)}, {source}, seed {config.seed}"
+
+
 def _rule_options(config: Config) -> dict[str, Any]:
     defaults = _RULES | {"mask_layers": recipe(config.model).mask_layers}
     return {name: _default(getattr(config, name), value) for name, value in defaults.items()}

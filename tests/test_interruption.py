@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from sparsemlp.interruption import Interruption, deferred_signals
+from sparsemlp.interruption import Interruption, deferred_signals, noted_signals
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -60,3 +60,11 @@ def test_a_name_for_every_signal():
     interruption = Interruption()
     interruption.signal = 15
     assert interruption.name == "SIGTERM"
+
+
+def test_noted_signals_never_act_and_are_all_remembered():
+    with noted_signals(signal.SIGTERM, signal.SIGUSR2) as interruption:
+        for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert interruption.signal == signal.SIGTERM
+        assert interruption.heard == {signal.SIGTERM, signal.SIGUSR2}

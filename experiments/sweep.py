@@ -1,0 +1,69 @@
+"""Trains all runs of a grid file, here or on a SLURM cluster.
+
+    python experiments/sweep.py experiments/configs/smoke.yaml --out=sweeps/smoke
+
+The file lists options and their values (see experiments/configs); every combination is a run with
+a folder of its own under OUT/runs. Started again, a sweep goes on: what is finished is left, what
+was interrupted goes on from its checkpoint. A run that fails is recorded and the others go on.
+
+Exit codes: 0 all runs are finished (or submitted), 1 some failed, 2 a bad option or grid file,
+128 + the number of the signal after an interruption.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sparsemlp.config import open_default
+from sparsemlp.exit_codes import exit_code
+from sparsemlp.grid import Launcher, read_grid
+from sparsemlp.run_names import safe_name
+from sparsemlp.slurm import submit_sweep, tell_scripts
+from sparsemlp.sweep import tell_plan, train_sweep
+from sparsemlp.sweep_folder import SweepFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Everything on the command line."""
+
+    grid: tyro.conf.Positional[Path]
+    """Grid file, YAML."""
+    launcher: Annotated[Launcher | None, open_default("local|slurm", "meta.run, or local")] = None
+    """local: here, one run after another; slurm: one job a run, with sbatch."""
+    out: Annotated[Path | None, open_default("FOLDER", "sweeps/GRID")] = None
+    """Folder of the sweep, made with its parents."""
+    retry_failed: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Try runs that failed again, from their last checkpoints."""
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Say what would be done, with slurm also the scripts; change nothing."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program and returns its exit code."""
+    return exit_code(
+        lambda: _run(tyro.cli(Arguments, args=arguments, description=__doc__)),
+        stopped="the same command goes on from the last checkpoint",
+    )
+
+
+def _run(arguments: Arguments) -> int:
+    grid = read_grid(arguments.grid)
+    folder = SweepFolder(arguments.out or Path("sweeps") / safe_name(arguments.grid.stem))
+    on_cluster = (arguments.launcher or grid.launcher or "local") == "slurm"
+    retry_failed = arguments.retry_failed
+    if arguments.dry_run:
+        sweep = tell_plan(grid, folder, retry_failed=retry_failed)
+        if on_cluster:
+            tell_scripts(grid, folder, sweep, retry_failed=retry_failed)
+        return 0
+    launch = submit_sweep if on_cluster else train_sweep
+    return launch(grid, folder, retry_failed=retry_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Whether the points of a grid can be trained, found out without training or loading much.
+
+A point that cannot is tried again without the option that is to blame, so that all that is wrong
+with it is found, and each complaint is told once, at the line of that option.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from sparsemlp.config import CHANGEABLE, Config
+from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.errors import InputError
+from sparsemlp.grid_file import Choice, Point
+from sparsemlp.marked_yaml import Problems
+from sparsemlp.plan import all_rules, check_plan
+from sparsemlp.program import build_program
+from sparsemlp.rules import BlockMasking
+from sparsemlp.settings import Settings, model_and_plan, resolve
+from sparsemlp.train_state import initial_state
+
+_RULE_OPTIONS = (
+    "block",
+    "ratio",
+    "mask_layers",
+    "config",
+    "depth",
+    "backward",
+    "score",
+    "activation",
+    "gradient",
+    "gradient_method",
+)
+"""The options that a plan stands for."""
+
+
+def config_of(values: Mapping[str, Any]) -> Config:
+    """The configuration of a run that chooses these values."""
+    return Config(**values)
+
+
+def check_points(points: list[Point], stated: Mapping[str, Choice], problems: Problems) -> None:
+    """Adds a problem for each reason why a point cannot be trained, and for runs given twice."""
+    blamed: dict[str, Choice] = {}
+    told: set[str] = set()
+    first: dict[Any, Point] = {}
+    for point in points:
+        values = {option: choice.value for option, choice in point.choices.items()}
+        _check_stated(values, stated, problems)
+        if _blame(point, values, blamed, problems):
+            continue
+        earlier = first.setdefault(_training(values), point)
+        if earlier is not point:
+            _tell_twice(point, earlier, told, problems)
+
+
+def _blame(
+    point: Point, values: dict[str, Any], blamed: dict[str, Choice], problems: Problems
+) -> bool:
+    """Adds all complaints about a point, taking from `values` what is to blame; whether any."""
+    found = False
+    while (complaint := _complaint(values)) is not None:
+        option = _to_blame(point, values, complaint, blamed, only_named=found)
+        if option is None:
+            if not found:
+                problems.add(point.line, complaint)
+            return True
+        found = True
+        choice = blamed[complaint] = point.choices[option]
+        problems.add(choice.place[0], f"{choice.key}: {complaint}")
+        del values[option]
+    return found
+
+
+def _complaint(values: Mapping[str, Any]) -> str | None:
+    """Why a run with these values cannot be trained; None if it can."""
+    try:
+        _fit(config_of(values))
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _to_blame(
+    point: Point,
+    values: Mapping[str, Any],
+    complaint: str,
+    blamed: Mapping[str, Choice],
+    *,
+    only_named: bool,
+) -> str | None:
+    """The option without which there is no such complaint.
+
+    First come those that it names. Of the others, which are not asked where a default may be what
+    is wrong, those without which there is no complaint at all.
+    """
+    known = blamed.get(complaint)
+    for option in values:
+        if known is not None and point.choices[option] == known:
+            return option
+
+    def without(option: str) -> str | None:
+        return _complaint({name: value for name, value in values.items() if name != option})
+
+    named = [option for option in values if _named(option, values[option], complaint)]
+    named.sort(key=lambda option: _named(option, values[option], complaint), reverse=True)
+    for option in named:
+        if without(option) != complaint:
+            return option
+    if only_named:
+        return None
+    rest = {option: without(option) for option in values}
+    healing = (option for option, left in rest.items() if left is None)
+    changing = (option for option, left in rest.items() if left != complaint)
+    return next(healing, next(changing, None))
+
+
+def _named(option: str, value: Any, complaint: str) -> int:
+    """How clearly a complaint names an option: by its flag, with its value, or by its name."""
+    words = option.replace("_", " ")
+    signs = (f"--{option.replace('_', '-')}", f"{words} {value}", f"{words} {value!r}", words)
+    return next((4 - n for n, sign in enumerate(signs) if sign in complaint), 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _fit(config: Config) -> Settings:
+    """Checks a configuration as far as it can be without training."""
+    data = _outline(config.dataset)
+    settings = resolve(config, data.name)
+    _, plan = model_and_plan(settings)
+    check_plan(_parameters(_without_rules(settings), config.dataset), plan)
+    if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
+        reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
+        _check_program(reference, config.dataset)
+    return settings
+
+
+def _without_rules(settings: Settings) -> Settings:
+    """The same architecture, dense, with all else that shapes of parameters do not depend on."""
+    depth, _ = model_and_plan(settings)
+    plain: dict[str, Any] = dict.fromkeys(_RULE_OPTIONS) | {"backward": "masked", "score": "l2"}
+    plain |= {"depth": depth if settings.model == "resmlp" else None}
+    plain |= {"seed": 0, "lr": 0.0, "engine": "reference"}
+    return resolve(_as_config(dataclasses.replace(settings, **plain)), settings.dataset)
+
+
+def _as_config(settings: Settings) -> Config:
+    return Config(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(Config)})
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(settings: Settings, dataset: str) -> Any:
+    """Shapes of the parameters of a model."""
+    program = build_program(settings, _outline(dataset))
+    return jax.eval_shape(lambda: initial_state(program)).params
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_program(settings: Settings, dataset: str) -> None:
+    build_program(settings, _outline(dataset))
+
+
+@functools.lru_cache(maxsize=8)
+def _outline(dataset: str) -> ImageDataset:
+    """The data set if it is a file, else one of its shape that takes no memory.
+
+    Raises:
+      InputError: there is no such data set.
+    """
+    if dataset.endswith(".npz"):
+        return load_dataset(dataset)
+    if dataset not in ("auto", "cifar10", "digits"):
+        raise InputError(
+            f"unknown dataset {dataset!r}: choose auto, cifar10, digits, or an .npz file"
+        )
+    n_train, n_test = (1437, 360) if dataset == "digits" else (50_000, 10_000)
+
+    def zeros(*shape: int) -> Any:
+        return np.broadcast_to(np.uint8(0), shape)
+
+    return ImageDataset(
+        name=dataset,
+        source=dataset,
+        train_images=zeros(n_train, 32, 32, 3),
+        train_labels=np.zeros(n_train, np.int32),
+        test_images=zeros(n_test, 32, 32, 3),
+        test_labels=np.zeros(n_test, np.int32),
+        n_classes=10,
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
+    )
+
+
+def _check_stated(
+    values: Mapping[str, Any], stated: Mapping[str, Choice], problems: Problems
+) -> None:
+    try:
+        data = _outline(values.get("dataset", "auto"))
+    except InputError:
+        return
+    known = {"num_classes": data.n_classes, "image_size": data.train_images.shape[1]}
+    for key, choice in stated.items():
+        if choice.value != known[key]:
+            problems.add(
+                choice.place[0],
+                f"{key} is {choice.value}, but {known[key]} in the data set {data.source}: the "
+                "data set says it, leave it out",
+            )
+
+
+def _training(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a training from another one: dense runs are the same for every block."""
+    settings = _fit(config_of(values))
+    depth, plan = model_and_plan(settings)
+    active = {pattern: _active(rules) for pattern, rules in plan.items()}
+    active = {pattern: rules for pattern, rules in active.items() if rules}
+    left_out = {*_RULE_OPTIONS, *CHANGEABLE}
+    if not active:
+        left_out.add("mask_start_epoch")
+    rest = [
+        (field.name, getattr(settings, field.name))
+        for field in dataclasses.fields(Config)
+        if field.name not in left_out
+    ]
+    return depth, tuple(sorted(active.items())), tuple(rest)
+
+
+def _active(rules: Any) -> tuple[Any, ...]:
+    each = rules if isinstance(rules, tuple) else (rules,)
+    return tuple(rule for rule in each if not (isinstance(rule, BlockMasking) and not rule.ratio))
+
+
+def _tell_twice(point: Point, earlier: Point, told: set[str], problems: Problems) -> None:
+    """Adds a problem at the first value that tells two equal trainings apart, once for each key."""
+    differing = (c for o, c in point.choices.items() if earlier.choices.get(o) != c)
+    choice = next(differing, None)
+    key = "" if choice is None else f"{choice.key}: "
+    if key not in told:
+        told.add(key)
+        problems.add(
+            point.line if choice is None else choice.place[0],
+            f"{key}({_described(point)}) is the same training as ({_described(earlier)}): leave "
+            "one out",
+        )
+
+
+def _described(point: Point) -> str:
+    return ", ".join(f"{option}={point.choices[option].value}" for option in point.swept)

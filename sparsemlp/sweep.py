@@ -1,0 +1,169 @@
+"""The local launcher: the jobs of a sweep in this process, one after another."""
+
+import contextlib
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from sparsemlp.data import ImageDataset
+from sparsemlp.grid import Grid
+from sparsemlp.interruption import deferred_signals
+from sparsemlp.progress import TalkativeConsole
+from sparsemlp.sweep_folder import State, Sweep, SweepFolder, SweepRun
+from sparsemlp.sweep_job import DataSets, form_jobs, train_job
+from sparsemlp.sweep_progress import SweepReporter
+from sparsemlp.sweep_runs import resolved, settle
+
+_TOLD: dict[State, str] = {
+    "finished": "finished, is left as it is",
+    "begun": "begun, goes on from its last checkpoint",
+    "new": "new",
+}
+
+
+def begin(grid: Grid, folder: SweepFolder) -> Sweep:
+    """Brings the folder of a sweep up to a grid, in a folder that is locked.
+
+    Raises:
+      InputError: the grid does not fit what the folder holds; nothing is changed then.
+      SaveError: the disk is full or refuses a write.
+    """
+    sweep = settle(grid, folder)
+    folder.write(sweep)
+    return sweep
+
+
+def runs_to_train(sweep: Sweep, folder: SweepFolder, *, retry_failed: bool) -> list[SweepRun]:
+    """The runs that are not finished, nor failed unless those are wanted again."""
+    left_out = ("finished",) if retry_failed else ("finished", "failed")
+    return [run for run in sweep.runs if folder.state(run.name) not in left_out]
+
+
+def train_sweep(
+    grid: Grid, folder: SweepFolder, *, retry_failed: bool, console: Console | None = None
+) -> int:
+    """Trains all runs of a grid that are still to be trained.
+
+    Args:
+      grid: the grid.
+      folder: the folder of the sweep, made if needed.
+      retry_failed: whether runs that failed are tried again.
+      console: where to print; standard output by default.
+
+    Returns:
+      The exit code: 0, or 1 if runs failed or another process trains them, or 128 + the number
+      of the signal that ended it.
+
+    Raises:
+      InputError: the grid does not fit the folder, another sweep runs there, or a data set cannot
+        be found; nothing was trained then.
+      SaveError: the disk is full or refuses a write.
+    """
+    console = console or TalkativeConsole(highlight=False)
+    folder.create()
+    with folder.locked():
+        sweep = begin(grid, folder)
+        runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
+        data = load_data(runs, console)
+        n_epochs = sum(resolved(run).epochs for run in runs)
+        n_done = len(sweep.runs) - len(runs)
+        with (
+            SweepReporter(len(sweep.runs), n_done, n_epochs, console) as reporter,
+            deferred_signals() as interruption,
+        ):
+            reporter.say(f"sweep   {len(sweep.runs)} runs, {n_done} done, in {folder.path}")
+            for job in form_jobs(runs):
+                if interruption.signal is not None:
+                    break
+                for run in job:
+                    reporter.begin(run.name, resolved(run).epochs)
+                for outcome in train_job(job, folder, data, reporter, interruption):
+                    if outcome.end != "interrupted":
+                        reporter.end(outcome.told)
+            number = interruption.signal
+        states = _states(sweep, folder)
+        console.print(f"done    {_counted(states)}, in {folder.path}", markup=False, soft_wrap=True)
+        if number is not None and states["finished"] + states["failed"] < len(sweep.runs):
+            console.print(
+                f"interrupted by {interruption.name}; all is saved, go on with:\n  "
+                + shlex.join(["python", *sys.argv]),
+                markup=False,
+                soft_wrap=True,
+            )
+            return 128 + number
+        _tell_failures(sweep, folder, console)
+        return 0 if states["finished"] == len(sweep.runs) else 1
+
+
+def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
+    """Loads every data set of these runs, before any of them is trained.
+
+    Raises:
+      InputError: one cannot be found or is damaged.
+    """
+    data = DataSets()
+    known: dict[int, ImageDataset] = {}
+    with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
+        for run in runs:
+            dataset = data.load(resolved(run))
+            known[id(dataset)] = dataset
+    for dataset in known.values():
+        if dataset.notice is not None:
+            console.print(f"NOTE: {dataset.notice}", style="bold reverse", markup=False)
+        console.print(
+            f"data    {dataset.source}: {len(dataset.train_labels):,} training and "
+            f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes",
+            markup=False,
+            soft_wrap=True,
+        )
+    return data
+
+
+def tell_plan(
+    grid: Grid, folder: SweepFolder, *, retry_failed: bool, console: Console | None = None
+) -> Sweep:
+    """Prints what a sweep would do with each run; changes nothing.
+
+    Raises:
+      InputError: the grid does not fit what the folder holds.
+    """
+    console = console or TalkativeConsole(highlight=False)
+    sweep = settle(grid, folder, look=True)
+    states = _states(sweep, folder)
+    for run in sweep.runs:
+        state = folder.state(run.name)
+        told = _TOLD.get(state) or (
+            f"failed, {'is tried again' if retry_failed else 'is left: --retry-failed tries it'} "
+            f"({folder.failure(run.name)})"
+        )
+        console.print(f"{run.name}: {told}", markup=False, soft_wrap=True)
+    n_epochs = sum(
+        resolved(run).epochs for run in runs_to_train(sweep, folder, retry_failed=retry_failed)
+    )
+    console.print(
+        f"{_counted(states)}; {n_epochs:,} epochs at most, in {folder.path}",
+        markup=False,
+        soft_wrap=True,
+    )
+    return sweep
+
+
+def _states(sweep: Sweep, folder: SweepFolder) -> Counter[State]:
+    each: list[State] = [folder.state(run.name) for run in sweep.runs]
+    return Counter(each)
+
+
+def _counted(states: Counter[State]) -> str:
+    order: tuple[State, ...] = ("finished", "failed", "begun", "new")
+    return ", ".join(f"{states[state]} {state}" for state in order if states[state])
+
+
+def _tell_failures(sweep: Sweep, folder: SweepFolder, console: Console) -> None:
+    for run in sweep.runs:
+        if folder.state(run.name) == "failed":
+            console.print(
+                f"failed  {run.name}, {folder.failure(run.name)}", markup=False, soft_wrap=True
+            )

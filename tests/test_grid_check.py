@@ -1,0 +1,102 @@
+"""What cannot be trained is told before anything is, once, at the line that is to blame."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+
+from sparsemlp.grid_check import check_points
+from sparsemlp.grid_file import parse_grid_file
+from sparsemlp.marked_yaml import Problems
+
+FILE = Path("grid.yaml")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+def told(hp: str, fixed: str, data: Path) -> list[str]:
+    """The problems of a tiny model's grid, whose hp begins in line 2."""
+    text = f"hp:\n{hp}fixed:\n{fixed}  dim: 8\n  depth: 1\n  expansion: 2\n"
+    text += f"  batch_size: 8\n  dataset: {data}\n"
+    problems = Problems(FILE)
+    file = parse_grid_file(FILE, text, problems)
+    assert not problems
+    check_points(file.points, file.stated, problems)
+    return [f"{problem.line}: {problem.text}" for problem in problems]
+
+
+def test_a_grid_that_can_be_trained_has_no_problems(data):
+    hp = "  block: [2x4, 4x4]\n  ratio: [0.3, 0.5]\n  backward: [masked, dense]\n"
+    assert told(hp, "  epochs: 3\n", data) == []
+
+
+def test_an_impossible_block_is_told_once_however_many_runs_have_it(data):
+    hp = "  block:\n  - 2x4\n  - 3x3\n  - 2x32\n  ratio: [0.3, 0.5, 0.7]\n  seed: [0, 1]\n"
+    first, second = told(hp, "", data)
+    assert first.startswith("4: block: block 3x3 does not divide block_0/")
+    assert second.startswith("5: block: block 2x32 does not divide block_0/")
+
+
+def test_several_wrong_values_of_one_run_are_all_told(data):
+    lines = told("  block: [2x]\n  ratio: [1.5]\n", "  lr: -1\n  epochs: 0\n", data)
+    assert [line.split(" ")[:2] for line in lines] == [
+        ["2:", "block:"],
+        ["3:", "ratio:"],
+        ["5:", "lr:"],
+        ["6:", "epochs:"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hp", "fixed", "line"),
+    [
+        ("  model_config: ['ResMLP1 @ XToken = masked 0.5 (2, 2);']\n", "", "2: model_config: "),
+        ("  activation: ['8x4:0.5', '3x2:0.5']\n", "", "2: activation: with a batch of "),
+        ("  seed: [0]\n", "  warmup_epochs: 9\n  epochs: 3\n", "4: warmup_epochs: "),
+        ("  seed: [0]\n", "  num_classes: 7\n", "4: num_classes is 7, but 10 in"),
+        ("  seed: [0]\n", "  image_size: 32\n", "4: image_size is 32, but 8 in"),
+        ("  seed: [0]\n", "  width: 3\n", "4: width: --width is an option of --model=resnet9"),
+        ("  patch_size: [3]\n", "", "2: patch_size: "),
+    ],
+)
+def test_a_complaint_stands_at_the_option_to_blame(data, hp, fixed, line):
+    if "model_config" in hp:
+        problems = Problems(FILE)
+        file = parse_grid_file(FILE, f"hp:\n{hp}fixed:\n  dataset: {data}\n", problems)
+        check_points(file.points, file.stated, problems)
+        (found,) = (f"{problem.line}: {problem.text}" for problem in problems)
+    else:
+        (found,) = told(hp, fixed, data)
+    assert found.startswith(line)
+
+
+def test_a_data_set_that_is_not_there_is_told_at_its_line():
+    problems = Problems(FILE)
+    text = "fixed:\n  seed: 1\n  dataset: imagenet\n"
+    file = parse_grid_file(FILE, text, problems)
+    check_points(file.points, file.stated, problems)
+    (problem,) = problems
+    assert problem.line == 3
+    assert "unknown dataset 'imagenet'" in problem.text
+
+
+@pytest.mark.parametrize(
+    "hp",
+    [
+        "  ratio: [0.5, 0.50]\n  block: [2x4]\n",
+        "  ratio: [0, 0.5]\n  block: [2x4, 4x4]\n",
+        "  ratio: [0]\n  backward: [masked, dense]\n",
+        "  - block: [2x4]\n    ratio: [0.5]\n  - block: [2x4, 4x4]\n    ratio: [0.5]\n",
+    ],
+    ids=["twice", "dense blocks", "dense backwards", "two grids"],
+)
+def test_runs_that_are_the_same_training_are_told(data, hp):
+    (line,) = told(hp, "", data)
+    assert "is the same training as" in line
+
+
+def test_seeds_and_rates_make_a_training_of_its_own(data):
+    assert told("  ratio: [0]\n  seed: [0, 1]\n  lr: [0.1, 0.2]\n", "", data) == []

@@ -1,0 +1,145 @@
+"""A sweep that began keeps its runs; its grid may add some, not change any."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from sparsemlp.config import Config, to_json
+from sparsemlp.errors import InputError
+from sparsemlp.grid import read_grid
+from sparsemlp.settings import resolve
+from sparsemlp.sweep_folder import Sweep, SweepFolder
+from sparsemlp.sweep_runs import resolved, settle
+
+BEGUN = "hp:\n  ratio: [0, 0.5]\nfixed:\n  dataset: digits\n"
+
+
+@pytest.fixture
+def folder(tmp_path) -> SweepFolder:
+    made = SweepFolder(tmp_path / "sweep")
+    made.create()
+    return made
+
+
+def settled(folder: SweepFolder, text: str) -> Sweep:
+    file = folder.path.parent / "grid.yaml"
+    file.write_text(text)
+    return settle(read_grid(file), folder)
+
+
+def begin(folder: SweepFolder, text: str = BEGUN) -> Sweep:
+    sweep = settled(folder, text)
+    folder.write(sweep)
+    return sweep
+
+
+def names(sweep: Sweep) -> list[str]:
+    return [run.name for run in sweep.runs]
+
+
+def test_runs_are_settled_and_named(folder):
+    sweep = begin(folder)
+    assert names(sweep) == ["dense-seed0", "32x32-0.5-masked-seed0"]
+    assert sweep.runs[1].config == resolve(Config(ratio=0.5, dataset="digits"), "digits")
+
+
+def test_what_auto_found_stays_when_the_sweep_goes_on(folder, monkeypatch):
+    text = "fixed:\n  dataset: auto\n"
+    monkeypatch.setattr(
+        "sparsemlp.sweep_runs.load_dataset",
+        lambda *_: type("Digits", (), {"name": "digits"}),
+    )
+    assert begin(folder, text).runs[0].config.dataset == "digits"
+    monkeypatch.setattr("sparsemlp.sweep_runs.load_dataset", lambda *_: pytest.fail("asked again"))
+    assert settled(folder, text).runs[0].config.epochs == 30
+
+
+def test_the_same_grid_written_in_another_way_is_the_same_sweep(folder):
+    before = begin(folder)
+    text = "# a comment\nfixed: {data_set: digits, lr: 1e-2}\nhp:\n  ratio: [0.0, 0.50]\n"
+    assert settled(folder, text).runs == before.runs
+
+
+def test_added_runs_follow_those_that_began(folder):
+    before = begin(folder)
+    after = settled(folder, "hp:\n  ratio: [0.2, 0, 0.5]\nfixed:\n  dataset: digits\n")
+    assert after.runs[:2] == before.runs
+    assert names(after)[2:] == ["32x32-0.2-masked-seed0"]
+
+
+def test_added_runs_never_take_a_name_that_is_taken(folder):
+    begin(folder, "fixed:\n  dataset: digits\n")
+    after = settled(
+        folder, "hp:\n  - lr: [0.01]\n  - {}\nfixed: {dataset: digits}\n".replace("{}", "dim: [32]")
+    )
+    assert len(set(names(after))) == 2
+    again = "hp:\n  - seed: [0]\n  - epochs: [5]\n    seed: [0]\nfixed: {dataset: digits}\n"
+    assert names(settled(folder, again))[0] == "dense-seed0"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("hp:\n  ratio: [0.5]\nfixed:\n  dataset: digits\n", "lacks the run dense-seed0"),
+        (
+            BEGUN + "  min_lr: 0.1\n",
+            "dense-seed0 as it was begun (min_lr 1e-05, now 0.1) and 1 more",
+        ),
+        (BEGUN.replace("digits", "cifar10"), "dataset digits, now cifar10"),
+    ],
+)
+def test_a_changed_grid_is_refused_with_what_differs(folder, text, told):
+    begin(folder)
+    with pytest.raises(InputError) as caught:
+        settled(folder, text)
+    assert told in str(caught.value)
+    assert "--out" in str(caught.value)
+
+
+def test_options_that_do_not_change_the_numbers_may_be_changed(folder):
+    begin(folder)
+    sweep = settled(folder, BEGUN + "  checkpoint_every: 5\n  allow_nan: true\n")
+    assert {run.config.checkpoint_every for run in sweep.runs} == {5.0}
+
+
+def stored(folder: SweepFolder, name: str, **changes) -> Path:
+    """A run folder whose configuration has some values changed; None takes an option out."""
+    run = next(run for run in begin(folder).runs if run.name == name)
+    place = folder.run(name)
+    place.path.mkdir(parents=True)
+    values = json.loads(to_json(run.config)) | changes
+    place.config.write_text(json.dumps({k: v for k, v in values.items() if v != "absent"}))
+    return place.path
+
+
+def test_a_run_folder_that_holds_another_run_is_refused(folder):
+    path = stored(folder, "dense-seed0", lr=0.5)
+    with pytest.raises(InputError) as caught:
+        settled(folder, BEGUN)
+    assert f"{path} is another run: lr 0.5, now 0.01" in str(caught.value)
+
+
+def test_a_run_folder_of_an_older_version_is_read(folder):
+    stored(folder, "dense-seed0", flip_test="absent", score="absent")
+    assert len(settled(folder, BEGUN).runs) == 2
+
+
+def test_a_run_folder_with_options_that_are_unknown_is_refused(folder):
+    path = stored(folder, "dense-seed0", momentum=0.9)
+    with pytest.raises(InputError, match=f"{path}/config.json is no configuration"):
+        settled(folder, BEGUN)
+
+
+def test_a_stored_sweep_of_an_older_version_gets_the_defaults_of_younger_options(folder):
+    sweep = begin(folder)
+    record = json.loads(folder.sweep.read_text())
+    for run in record["runs"]:
+        del run["config"]["cutout"]
+    folder.sweep.write_text(json.dumps(record))
+    read = folder.read()
+    assert read is not None
+    assert [resolved(run) for run in read.runs] == [run.config for run in sweep.runs]
+    assert settled(folder, BEGUN).runs == sweep.runs
+    assert dataclasses.is_dataclass(read)
