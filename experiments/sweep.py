@@ -21,6 +21,7 @@ import tyro
 from sparsemlp.config import open_default
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.grid import Launcher, read_grid
+from sparsemlp.grouping import chooses_population
 from sparsemlp.run_names import safe_name
 from sparsemlp.slurm import submit_sweep, tell_scripts
 from sparsemlp.sweep import tell_plan, train_sweep
@@ -37,6 +38,9 @@ class Arguments:
     """local: here, one run after another; slurm: one job a run, with sbatch."""
     out: Annotated[Path | None, open_default("FOLDER", "sweeps/GRID")] = None
     """Folder of the sweep, made with its parents."""
+    population: str = "auto"
+    """Train runs that differ in ratio, backward mode or seed alone together, in one program with
+    the engine reference: on, off, or auto (where it is faster: on a GPU)."""
     retry_failed: tyro.conf.FlagCreatePairsOff[bool] = False
     """Try runs that failed again, from their last checkpoints."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -56,13 +60,16 @@ def _run(arguments: Arguments) -> int:
     folder = SweepFolder(arguments.out or Path("sweeps") / safe_name(arguments.grid.stem))
     on_cluster = (arguments.launcher or grid.launcher or "local") == "slurm"
     retry_failed = arguments.retry_failed
+    chooses_population(arguments.population)
     if arguments.dry_run:
         sweep = tell_plan(grid, folder, retry_failed=retry_failed)
         if on_cluster:
-            tell_scripts(grid, folder, sweep, retry_failed=retry_failed)
+            tell_scripts(
+                grid, folder, sweep, retry_failed=retry_failed, population=arguments.population
+            )
         return 0
     launch = submit_sweep if on_cluster else train_sweep
-    return launch(grid, folder, retry_failed=retry_failed)
+    return launch(grid, folder, retry_failed=retry_failed, population=arguments.population)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from rich.console import Console
 from sparsemlp.errors import InputError
 from sparsemlp.files import write_json
 from sparsemlp.grid import Grid
+from sparsemlp.grouping import chooses_population
 from sparsemlp.progress import TalkativeConsole
 from sparsemlp.run_names import safe_name
 from sparsemlp.slurm_job import SweepJob, submitit
@@ -37,7 +38,12 @@ _MOST_TIMEOUTS = 100
 
 
 def submit_sweep(
-    grid: Grid, folder: SweepFolder, *, retry_failed: bool, console: Console | None = None
+    grid: Grid,
+    folder: SweepFolder,
+    *,
+    retry_failed: bool,
+    population: str = "auto",
+    console: Console | None = None,
 ) -> int:
     """Submits a job for all runs of a grid that are still to be trained and not in the queue.
 
@@ -45,6 +51,7 @@ def submit_sweep(
       grid: the grid.
       folder: the folder of the sweep, made if needed; all nodes must see it.
       retry_failed: whether runs that failed are tried again.
+      population: as for `train_sweep`; `auto` trains together where the jobs ask for GPUs.
       console: where to print; standard output by default.
 
     Returns:
@@ -67,7 +74,7 @@ def submit_sweep(
         runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
         runs = [run for run in runs if run.name not in waiting]
         load_data(runs, console)
-        jobs = form_jobs(runs)
+        jobs = form_jobs(runs, together=_together(grid, population))
         for start in range(0, len(jobs), _LONGEST_ARRAY):
             submitted |= _submit(package, grid, folder, jobs[start : start + _LONGEST_ARRAY])
             write_json(folder.slurm / "submitted.json", submitted)
@@ -90,6 +97,7 @@ def tell_scripts(
     sweep: Sweep,
     *,
     retry_failed: bool,
+    population: str = "auto",
     console: Console | None = None,
 ) -> None:
     """Prints the scripts that a submission would hand to sbatch; needs no SLURM.
@@ -100,7 +108,8 @@ def tell_scripts(
     console = console or TalkativeConsole(highlight=False)
     make_script = submitit().slurm.slurm._make_sbatch_string
     _check_path(folder.path.absolute())
-    jobs = form_jobs(runs_to_train(sweep, folder, retry_failed=retry_failed))
+    runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
+    jobs = form_jobs(runs, together=_together(grid, population))
     place = folder.slurm.absolute()
     for start in range(0, len(jobs), _LONGEST_ARRAY):
         n_jobs = min(_LONGEST_ARRAY, len(jobs) - start)
@@ -112,6 +121,12 @@ def tell_scripts(
             **_parameters(grid),
         )
         console.print(script, markup=False, soft_wrap=True, highlight=False)
+
+
+def _together(grid: Grid, population: str) -> bool:
+    """Whether a job is a population; what the jobs ask for tells what the nodes have."""
+    asks_for_gpus = any(re.search(r"gpu|gres", option) for option in grid.slurm.more)
+    return chooses_population(population, "gpu" if asks_for_gpus else "cpu")
 
 
 def _submit(

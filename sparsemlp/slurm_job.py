@@ -20,9 +20,8 @@ from typing import Any, cast
 from sparsemlp.errors import InputError
 from sparsemlp.interruption import noted_signals
 from sparsemlp.sweep_folder import SweepFolder
-from sparsemlp.sweep_job import DataSets, train_job
+from sparsemlp.sweep_job import DataSets, epochs_of, name_of, train_job
 from sparsemlp.sweep_progress import SweepReporter
-from sparsemlp.sweep_runs import resolved
 
 
 class SweepJob:
@@ -53,19 +52,17 @@ class SweepJob:
         if sweep is None:
             raise InputError(f"{folder.sweep} is gone: start the sweep again")
         runs = [run for run in sweep.runs if run.name in self.names]
-        n_epochs = sum(resolved(run).epochs for run in runs)
         announced = preemption_signal()
         requeue = cast(Callable[[int, Any], None], signal.getsignal(announced))
         with (
             noted_signals(signal.SIGTERM, announced) as interruption,
-            SweepReporter(len(runs), 0, n_epochs) as reporter,
+            SweepReporter(len(runs), 0, epochs_of(runs)) as reporter,
         ):
-            for run in runs:
-                reporter.begin(run.name, resolved(run).epochs)
+            reporter.begin(name_of(runs), epochs_of(runs))
             outcomes = train_job(runs, folder, DataSets(), reporter, interruption)
-            for outcome in outcomes:
-                reporter.end(outcome.told)
             ends = {run.name: outcome.end for run, outcome in zip(runs, outcomes, strict=True)}
+            for run, outcome in zip(runs, outcomes, strict=True):
+                reporter.end(run.name, outcome.told)
             self.names = [name for name in self.names if ends.get(name) == "interrupted"]
             if self.names and interruption.signal is not None:
                 if announced in interruption.heard or is_running():

@@ -10,10 +10,11 @@ from rich.console import Console
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.grid import Grid
+from sparsemlp.grouping import chooses_population
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.progress import TalkativeConsole
 from sparsemlp.sweep_folder import State, Sweep, SweepFolder, SweepRun
-from sparsemlp.sweep_job import DataSets, form_jobs, train_job
+from sparsemlp.sweep_job import DataSets, epochs_of, form_jobs, name_of, train_job
 from sparsemlp.sweep_progress import SweepReporter
 from sparsemlp.sweep_runs import resolved, settle
 
@@ -43,7 +44,12 @@ def runs_to_train(sweep: Sweep, folder: SweepFolder, *, retry_failed: bool) -> l
 
 
 def train_sweep(
-    grid: Grid, folder: SweepFolder, *, retry_failed: bool, console: Console | None = None
+    grid: Grid,
+    folder: SweepFolder,
+    *,
+    retry_failed: bool,
+    population: str = "auto",
+    console: Console | None = None,
 ) -> int:
     """Trains all runs of a grid that are still to be trained.
 
@@ -51,6 +57,8 @@ def train_sweep(
       grid: the grid.
       folder: the folder of the sweep, made if needed.
       retry_failed: whether runs that failed are tried again.
+      population: whether runs that differ in ratio, backward mode or seed alone are trained
+        together: `on`, `off`, or `auto`, where it is faster.
       console: where to print; standard output by default.
 
     Returns:
@@ -63,26 +71,28 @@ def train_sweep(
       SaveError: the disk is full or refuses a write.
     """
     console = console or TalkativeConsole(highlight=False)
+    together = chooses_population(population)
     folder.create()
     with folder.locked():
         sweep = begin(grid, folder)
         runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
         data = load_data(runs, console)
-        n_epochs = sum(resolved(run).epochs for run in runs)
+        jobs = form_jobs(runs, together=together)
+        n_epochs = sum(map(epochs_of, jobs))
         n_done = len(sweep.runs) - len(runs)
         with (
             SweepReporter(len(sweep.runs), n_done, n_epochs, console) as reporter,
             deferred_signals() as interruption,
         ):
             reporter.say(f"sweep   {len(sweep.runs)} runs, {n_done} done, in {folder.path}")
-            for job in form_jobs(runs):
+            for job in jobs:
                 if interruption.signal is not None:
                     break
-                for run in job:
-                    reporter.begin(run.name, resolved(run).epochs)
-                for outcome in train_job(job, folder, data, reporter, interruption):
+                reporter.begin(name_of(job), epochs_of(job))
+                outcomes = train_job(job, folder, data, reporter, interruption)
+                for run, outcome in zip(job, outcomes, strict=True):
                     if outcome.end != "interrupted":
-                        reporter.end(outcome.told)
+                        reporter.end(run.name, outcome.told)
             number = interruption.signal
         states = _states(sweep, folder)
         console.print(f"done    {_counted(states)}, in {folder.path}", markup=False, soft_wrap=True)

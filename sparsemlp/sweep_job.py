@@ -4,19 +4,23 @@
 folder, however it was trained.
 """
 
+import contextlib
 import dataclasses
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import InputError
+from sparsemlp.files import Record
+from sparsemlp.grouping import group_runs
 from sparsemlp.interruption import Interruption
 from sparsemlp.lock import OccupiedError
+from sparsemlp.population import Member, train_population
 from sparsemlp.progress import Reporter
 from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.settings import Settings, describe_run
@@ -32,6 +36,9 @@ class Outcome:
 
     end: End
     told: str
+
+
+_OCCUPIED = Outcome("occupied", "another process is training it")
 
 
 class DataSets:
@@ -52,9 +59,29 @@ class DataSets:
         return self._loaded[key]
 
 
-def form_jobs(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
-    """Divides runs into jobs, in their order: for now each run is a job of its own."""
-    return [[run] for run in runs]
+def form_jobs(runs: Sequence[SweepRun], *, together: bool = False) -> list[list[SweepRun]]:
+    """Divides runs into jobs, in the order of their first runs.
+
+    Args:
+      runs: the runs.
+      together: whether runs that can be trained as a population are one job.
+    """
+    if not together:
+        return [[run] for run in runs]
+    groups = group_runs([resolved(run) for run in runs])
+    return [[runs[index] for index in group] for group in groups]
+
+
+def name_of(job: Sequence[SweepRun]) -> str:
+    """What to call the runs of a job."""
+    if len(job) == 1:
+        return job[0].name
+    return f"{len(job)} runs together, {job[0].name} to {job[-1].name}"
+
+
+def epochs_of(job: Sequence[SweepRun]) -> int:
+    """How many epochs a job goes through; the runs of a population have one number."""
+    return max(resolved(run).epochs for run in job)
 
 
 def train_job(
@@ -82,6 +109,9 @@ def train_job(
     Raises:
       SaveError: not even a failure can be recorded.
     """
+    if len(job) > 1:
+        found = _train_together(job, folder, data, reporter, interruption)
+        return [found[run.name] for run in job]
     return [_train(run, folder, data, reporter, interruption) for run in job]
 
 
@@ -95,12 +125,9 @@ def _train(
     try:
         return _train_in_folder(run, folder, data, reporter, interruption)
     except OccupiedError:
-        return Outcome("occupied", "another process is training it")
+        return _OCCUPIED
     except Exception as error:
-        if not isinstance(error, InputError | OSError | NotFiniteError):
-            traceback.print_exc(file=sys.stderr)
-        folder.write_failure(run.name, error)
-        return Outcome("failed", f"failed, {folder.failure(run.name)}")
+        return _failed(run, folder, error)
     finally:
         # Each run has programs of its own; their machine code would pile up over a sweep.
         jax.clear_caches()
@@ -116,26 +143,105 @@ def _train_in_folder(
     place = folder.run(run.name)
     place.path.mkdir(parents=True, exist_ok=True)
     with place.locked():
-        if folder.state(run.name) == "finished":
-            return Outcome("finished", "finished already")
-        if interruption.signal is not None:
-            return Outcome("interrupted", "not begun")
-        if (why := why_other_run(run, folder)) is not None:
-            raise InputError(why)
-        place.failure.unlink(missing_ok=True)
-        settings = resolved(run)
-        dataset = data.load(settings)
-        resume = place.config.exists()
-        if not resume:
-            place.create()
-        elif dataset.notice is None:
-            notice = place.read_environment().get("notice")
-            dataset = dataclasses.replace(dataset, notice=notice)
-        trained = Run(settings, dataset, place, describe_run(settings, dataset.source))
-        summary = trained.train(reporter, interruption, resume=resume)
+        found = _prepare(run, folder, data, interruption)
+        if isinstance(found, Outcome):
+            return found
+        (settings, _, title), dataset, resume = found
+        trained = Run(settings, dataset, place, title)
+        return _ended(trained.train(reporter, interruption, resume=resume))
+
+
+def _train_together(
+    job: Sequence[SweepRun],
+    folder: SweepFolder,
+    data: DataSets,
+    reporter: Reporter,
+    interruption: Interruption,
+) -> dict[str, Outcome]:
+    """Trains runs as a population: the begun ones first, then the new ones."""
+    outcomes: dict[str, Outcome] = {}
+    ready: dict[bool, list[tuple[SweepRun, _Prepared]]] = {True: [], False: []}
+    with contextlib.ExitStack() as locks:
+        for run in job:
+            place = folder.run(run.name)
+            try:
+                place.path.mkdir(parents=True, exist_ok=True)
+                locks.enter_context(place.locked())
+                found = _prepare(run, folder, data, interruption)
+            except OccupiedError:
+                outcomes[run.name] = _OCCUPIED
+                continue
+            except Exception as error:
+                outcomes[run.name] = _failed(run, folder, error)
+                continue
+            if isinstance(found, Outcome):
+                outcomes[run.name] = found
+            else:
+                ready[found.resume].append((run, found))
+        for resume, those in ready.items():
+            if not those:
+                continue
+            members = [prepared.member for _, prepared in those]
+            dataset = those[0][1].dataset
+            try:
+                ended = train_population(members, dataset, reporter, interruption, resume=resume)
+            except Exception as error:
+                outcomes |= {run.name: _failed(run, folder, error) for run, _ in those}
+                continue
+            finally:
+                jax.clear_caches()
+            for (run, _), each in zip(those, ended, strict=True):
+                outcomes[run.name] = (
+                    _ended(each.summary)
+                    if each.failure is None
+                    else _failed(run, folder, NotFiniteError(each.failure))
+                )
+    return outcomes
+
+
+class _Prepared(NamedTuple):
+    """A run that is ready to be trained, its folder being locked."""
+
+    member: Member
+    dataset: ImageDataset
+    resume: bool
+
+
+def _prepare(
+    run: SweepRun, folder: SweepFolder, data: DataSets, interruption: Interruption
+) -> _Prepared | Outcome:
+    """Loads the data and makes the folder of a run, unless there is nothing to be trained."""
+    place = folder.run(run.name)
+    if folder.state(run.name) == "finished":
+        return Outcome("finished", "finished already")
+    if interruption.signal is not None:
+        return Outcome("interrupted", "not begun")
+    if (why := why_other_run(run, folder)) is not None:
+        raise InputError(why)
+    place.failure.unlink(missing_ok=True)
+    settings = resolved(run)
+    dataset = data.load(settings)
+    resume = place.config.exists()
+    if not resume:
+        place.create()
+    elif dataset.notice is None:
+        dataset = dataclasses.replace(dataset, notice=place.read_environment().get("notice"))
+    member = Member(settings, place, describe_run(settings, dataset.source))
+    return _Prepared(member, dataset, resume)
+
+
+def _ended(summary: Record | None) -> Outcome:
     if summary is None:
         return Outcome("interrupted", "interrupted, saved")
     return Outcome(
         "finished",
         f"test top-1 {summary['test_top1']:.2%} (best {summary['best_test_top1']:.2%})",
     )
+
+
+def _failed(run: SweepRun, folder: SweepFolder, error: Exception) -> Outcome:
+    """Records why a run failed; what was not foreseen is shown whole."""
+    if not isinstance(error, InputError | OSError | NotFiniteError):
+        traceback.print_exception(error, file=sys.stderr)
+    folder.write_failure(run.name, error)
+    return Outcome("failed", f"failed, {folder.failure(run.name)}")

@@ -45,7 +45,7 @@ class SweepReporter(Reporter):
         return self
 
     def begin(self, name: str, n_epochs: int) -> None:
-        """Says that a run is trained now."""
+        """Says that a run, or several together, is trained now."""
         self._name, self._n_epochs, self._reached = name, n_epochs, None
         self._waiting -= n_epochs
         self._run_left = float(n_epochs)
@@ -55,11 +55,11 @@ class SweepReporter(Reporter):
         else:
             self._bar.reset(self._task, total=None, state="", description=name)
 
-    def end(self, told: str) -> None:
-        """Says how the run ended, and how much time the others will take."""
+    def end(self, name: str, told: str) -> None:
+        """Says how a run ended, and how much time the others will take."""
         place, self._run_left = self._place(), 0.0
         self._n_done += 1
-        self.say(f"{place} {self._name}: {told}{self._time_left()}")
+        self.say(f"{place} {name}: {told}{self._time_left()}")
         self._show()
 
     def steps(

@@ -1,5 +1,6 @@
 """A job trains its runs to their ends, and what goes wrong with one is recorded."""
 
+import dataclasses
 import json
 import signal
 from typing import Any
@@ -14,7 +15,14 @@ from sparsemlp.progress import Reporter
 from sparsemlp.run import Run
 from sparsemlp.settings import resolve
 from sparsemlp.sweep_folder import SweepFolder, SweepRun
-from sparsemlp.sweep_job import DataSets, Outcome, form_jobs, train_job
+from sparsemlp.sweep_job import (
+    DataSets,
+    Outcome,
+    epochs_of,
+    form_jobs,
+    name_of,
+    train_job,
+)
 
 
 @pytest.fixture
@@ -41,6 +49,50 @@ def train(run: SweepRun, folder: SweepFolder, interruption: Interruption | None 
 def test_every_run_is_in_one_job(run):
     jobs = form_jobs([run] * 3)
     assert [each for job in jobs for each in job] == [run] * 3
+
+
+def members(run: SweepRun, ratios: tuple[float, ...]) -> list[SweepRun]:
+    name = run.config.dataset
+    return [
+        SweepRun(f"r{ratio:g}", resolve(dataclasses.replace(run.config, ratio=ratio), name))
+        for ratio in ratios
+    ]
+
+
+def test_runs_that_differ_in_ratio_are_one_job_if_they_are_trained_together(run):
+    runs = members(run, (0.25, 0.5, 0.75))
+    other = SweepRun("other", resolve(Config(dataset=run.config.dataset), run.config.dataset))
+    runs.insert(1, other)
+    assert form_jobs(runs, together=False) == [[each] for each in runs]
+    jobs = form_jobs(runs, together=True)
+    assert jobs == [[runs[0], *runs[2:]], [other]]
+    assert name_of(jobs[0]) == "3 runs together, r0.25 to r0.75"
+    assert epochs_of(jobs[0]) == 1
+
+
+def test_a_population_leaves_finished_and_occupied_members_and_trains_the_others(run, folder):
+    runs = members(run, (0.25, 0.5, 0.75))
+    for each in runs:
+        folder.run(each.name).path.mkdir(parents=True)
+    folder.run("r0.25").summary.write_text("{}")
+    with folder.run("r0.5").locked(), Reporter(1, Console(quiet=True)) as reporter:
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+    assert [outcome.end for outcome in outcomes] == ["finished", "occupied", "finished"]
+    assert folder.run("r0.25").summary.read_text() == "{}"
+    assert json.loads(folder.run("r0.75").summary.read_text())["epochs"] == 1
+    assert folder.state("r0.5") == "new"
+
+
+def test_what_goes_wrong_with_a_population_is_recorded_for_each_member(run, folder, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk gone")
+
+    monkeypatch.setattr("sparsemlp.sweep_job.train_population", fail)
+    runs = members(run, (0.25, 0.5))
+    with Reporter(1, Console(quiet=True)) as reporter:
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+    assert [outcome.end for outcome in outcomes] == ["failed", "failed"]
+    assert all("disk gone" in folder.failure(each.name) for each in runs)
 
 
 def test_a_data_set_is_loaded_once(run, monkeypatch):

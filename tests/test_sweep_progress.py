@@ -17,7 +17,7 @@ def sweep(file: io.StringIO, *, terminal: bool) -> str:
             reporter.begin(name, 10)
             for done in range(1, 101):
                 reporter.steps(done=done, total=100, epoch=1, loss=1.0, top1=0.5, rate=None)
-            reporter.end("test top-1 50%")
+            reporter.end(name, "test top-1 50%")
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
 
 
@@ -47,7 +47,7 @@ def test_the_time_left_is_that_of_the_epochs_left_at_the_pace_so_far(monkeypatch
         reporter.steps(done=501, total=1000, epoch=51, loss=1.0, top1=0.5, rate=None)
         now = 60.0 * 49.9
         reporter.steps(done=1000, total=1000, epoch=100, loss=1.0, top1=0.5, rate=None)
-        reporter.end("done")
+        reporter.end("resumed", "done")
     # 49.9 epochs took as many minutes, and 100 are left: those before the resume cost nothing.
     assert "1 h 40 min left" in file.getvalue()
 
