@@ -46,13 +46,15 @@ def random_resized_crop(width: int, height: int, numbers: Sequence[float]) -> tu
         ratio = math.exp(low + (high - low) * ratio_number)
         crop_width, crop_height = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
         if 0 < crop_width <= width and 0 < crop_height <= height:
-            left = int(x * (width - crop_width + 1))
-            upper = int(y * (height - crop_height + 1))
-            return (left, upper, left + crop_width, upper + crop_height), flip < 0.5
-    crop_width = min(width, max(1, round(height * RATIO[1])))
-    crop_height = min(height, max(1, round(width / RATIO[0])))
-    left, upper = (width - crop_width) // 2, (height - crop_height) // 2
-    return (left, upper, left + crop_width, upper + crop_height), flip < 0.5
+            left = math.floor(x * (width - crop_width + 1))
+            upper = math.floor(y * (height - crop_height + 1))
+            break
+    else:
+        crop_width = min(width, max(1, round(height * RATIO[1])))
+        crop_height = min(height, max(1, round(width / RATIO[0])))
+        left, upper = (width - crop_width) // 2, (height - crop_height) // 2
+    right, lower = left + crop_width, upper + crop_height
+    return (float(left), float(upper), float(right), float(lower)), flip < 0.5
 
 
 def centre_crop(width: int, height: int) -> Box:

@@ -7,10 +7,9 @@ as torchvision and TensorFlow ignore it, so that accuracies compare with publish
 Resampling is bicubic with antialiasing, for training and validation, as in the training of DeiT
 and ResMLP.
 
-JPEG can be decoded at 1/2, 1/4 or 1/8 of its size in much less time. A training crop is, as long
-as the part shown still has as many pixels as the result: then nothing is enlarged, and the random
-scale of the crop changes more than the decoder's averaging. A validation image is only if twice
-the pixels remain, from where Pillow calls the result close to that of the whole image.
+JPEG can be decoded at 1/2, 1/4 or 1/8 of its size in much less time. That is done as long as the
+part that is shown keeps twice as many pixels as the result has, each way: pixels then change by
+less than they would with bilinear or Lanczos resampling instead of bicubic.
 """
 
 import io
@@ -23,8 +22,7 @@ from PIL import Image
 from sparsemlp.data.imagenet.crops import Box, centre_crop, random_resized_crop
 
 _SMALLEST_SCALE = 8
-_TRAINING_GAP = 1
-_VALIDATION_GAP = 2
+_KEPT_PIXELS = 2
 
 
 def decode_training(
@@ -45,7 +43,7 @@ def decode_training(
     """
     with Image.open(io.BytesIO(data)) as image:
         box, flip = random_resized_crop(*image.size, numbers)
-        pixels = _resized(image, box, image_size, _TRAINING_GAP)
+        pixels = _resized(image, box, image_size)
     return np.asarray(pixels.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else pixels)
 
 
@@ -64,15 +62,15 @@ def decode_validation(data: bytes, image_size: int) -> UInt8[np.ndarray, "size s
     """
     with Image.open(io.BytesIO(data)) as image:
         box = centre_crop(*image.size)
-        return np.asarray(_resized(image, box, image_size, _VALIDATION_GAP))
+        return np.asarray(_resized(image, box, image_size))
 
 
-def _resized(image: Image.Image, box: Box, image_size: int, gap: int) -> Image.Image:
+def _resized(image: Image.Image, box: Box, image_size: int) -> Image.Image:
     """A part of a freshly opened image, decoded no finer than needed, resized to a square."""
     width, height = image.size
     left, upper, right, lower = box
     scale = _SMALLEST_SCALE
-    while scale > 1 and min(right - left, lower - upper) < scale * gap * image_size:
+    while scale > 1 and min(right - left, lower - upper) < scale * _KEPT_PIXELS * image_size:
         scale //= 2
     if scale > 1:
         image.draft(None, (width // scale, height // scale))  # Does nothing but for JPEG.

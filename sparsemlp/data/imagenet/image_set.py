@@ -102,6 +102,8 @@ def _open_tfds(name: str, data_dir: Path) -> ImageSet:
     directory = Path(builder.data_dir)
     try:
         train, validation = (RecordSource(directory, split) for split in chosen)
+        for source in (train, validation):
+            source.read(0)  # Files that are missing or empty are noticed no earlier.
     # array_record reports damage in classes of its own.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__

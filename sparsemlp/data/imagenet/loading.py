@@ -1,7 +1,7 @@
 """Reads and decodes chunks of a batch: the work of a worker process."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32, UInt8
@@ -19,6 +19,7 @@ _REPLACEMENTS = 16
 type _Labelled = tuple[UInt8[np.ndarray, "height width 3"], int]
 
 
+@runtime_checkable
 class ImageSource(Protocol):
     """Encoded images with labels, read in any order; sent to worker processes by pickle."""
 

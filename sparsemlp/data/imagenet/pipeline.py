@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, UInt8
@@ -162,7 +162,7 @@ class Pipeline:
         self._thread.shutdown(wait=True)
         closed.result()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Pipeline":
         return self
 
     def __exit__(
