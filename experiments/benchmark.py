@@ -25,6 +25,12 @@ prints what a training step keeps for its backward pass and the memory that XLA 
 with jax.checkpoint, with each rule for activations and gradients, and with all of them. It
 compiles and runs nothing.
 
+    python experiments/benchmark.py input
+
+prints how many images a second the input pipeline of large image sets reads, decodes, crops and
+resizes, from JPEG files of 500x375 that it makes: by one core, and by worker processes. It needs
+grain. Half a minute on 2 cores.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -33,6 +39,7 @@ import sys
 
 import tyro
 from benchmark_gradient import measure_gradient
+from benchmark_input import measure_input
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
 from benchmark_step import measure_step
@@ -48,6 +55,7 @@ def main() -> int:
         "linear": measure_linear,
         "gradient": measure_gradient,
         "memory": measure_memory,
+        "input": measure_input,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

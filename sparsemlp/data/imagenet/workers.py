@@ -85,8 +85,10 @@ def load_ahead(
     )
     try:
         yield from iterator
-    except (InputError, MemoryError):
+    except MemoryError:
         raise
+    except InputError as error:
+        raise InputError(str(error)) from error  # Without the notes that grain adds.
     except Exception as error:
         raise WorkerError(_failure(error)) from error
     finally:

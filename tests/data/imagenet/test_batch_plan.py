@@ -1,5 +1,7 @@
 """A batch is the same whatever the number of processes, and an epoch holds every image once."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from sparsemlp.errors import InputError
 SIZES = [(23, 8, 4), (24, 8, 8), (5, 8, 4), (1, 4, 4), (200, 96, 4), (97, 96, 96)]
 
 
-def parts(n_processes: int, n_images: int, batch_size: int, **options: int | None):
+def parts(n_processes: int, n_images: int, batch_size: int, **options: Any):
     return [
         BatchPlan(n_images, batch_size, process=process, n_processes=n_processes, **options)
         for process in range(n_processes)
