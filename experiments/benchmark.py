@@ -36,6 +36,12 @@ prints the median time of a training step of nine runs, one for each ratio, trai
 program (`reference`), and one after another with the engines `reference` and `auto`. It is meant
 for a GPU.
 
+    python experiments/benchmark.py input
+
+prints how many images a second the input pipeline of large image sets reads, decodes, crops and
+resizes, from JPEG files of 500x375 that it makes: by one core, and by worker processes. It needs
+grain. Half a minute on 2 cores.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -45,6 +51,7 @@ import sys
 import tyro
 from benchmark_exchange import measure_exchange
 from benchmark_gradient import measure_gradient
+from benchmark_input import measure_input
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
 from benchmark_population import measure_population
@@ -63,6 +70,7 @@ def main() -> int:
         "memory": measure_memory,
         "exchange": measure_exchange,
         "population": measure_population,
+        "input": measure_input,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

@@ -14,3 +14,7 @@ class SaveError(OSError):
 
     The message is one line that names what, where, why, and how to go on.
     """
+
+
+class WorkerError(RuntimeError):
+    """A helping process that died or failed; the message is one line that says how."""

@@ -225,7 +225,7 @@ def test_every_public_name_can_be_imported():
         assert getattr(sparsemlp, name) is not None
 
 
-@pytest.mark.parametrize("package", ["sparsemlp", "sparsemlp/data"])
+@pytest.mark.parametrize("package", ["sparsemlp", "sparsemlp/data", "sparsemlp/data/imagenet"])
 def test_the_init_of_a_package_only_hands_out_names(package):
     body = ast.parse((ROOT / package / "__init__.py").read_text()).body
     for statement in body:

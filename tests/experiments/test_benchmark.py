@@ -34,6 +34,10 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["memory", "--ratio"], "need a value"),
         (["memory", "--batch-size"], "need a value"),
         (["memory", "--block=8"], "'8'"),
+        (["input", "--size=500"], "--size=500"),
+        (["input", "--images=0"], "--images=0"),
+        (["input", "--kilobytes=nan"], "--kilobytes=nan"),
+        (["input", "--workers", "1", "0"], "--workers=0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

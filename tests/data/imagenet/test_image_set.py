@@ -1,0 +1,100 @@
+"""A name opens a folder or a TFDS data set, and both say the same of the same images."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tensorflow_datasets.core import constants
+from tiny_images import CLASSES, PER_CLASS, examples, write_folder, write_tfds
+
+from sparsemlp.data.imagenet import ImageSet, open_image_set
+from sparsemlp.errors import InputError
+
+
+def content(images: ImageSet) -> list[list[tuple[bytes, int]]]:
+    return [
+        sorted(source.read(index) for index in range(len(source)))
+        for source in (images.train, images.validation)
+    ]
+
+
+def test_a_folder_and_tfds_give_the_same_images(image_folder: Path, tfds_folder: Path):
+    folder = open_image_set(str(image_folder))
+    records = open_image_set("tiny_imagenet", tfds_folder)
+    assert content(folder) == content(records)
+    assert (len(folder.train), len(folder.validation)) == tuple(map(sum, PER_CLASS.values()))
+    assert folder.n_classes == records.n_classes == len(CLASSES)
+    assert (folder.name, folder.source) == ("tiny", "tiny (folder)")
+    assert (records.name, records.source) == ("tiny_imagenet", "tiny_imagenet/1.0.0")
+    assert folder.notice is records.notice is None
+
+
+def test_the_default_folder_of_tfds_is_looked_into(
+    tfds_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(constants, "DATA_DIR", str(tfds_folder))
+    assert len(open_image_set("tiny_imagenet:1.0.0").train) == len(examples("train"))
+
+
+def test_a_split_called_test_serves_as_validation(tmp_path: Path):
+    folder = write_tfds(tmp_path, {"train": examples("train"), "test": examples("val")})
+    assert len(open_image_set("tiny_imagenet", folder).validation) == len(examples("val"))
+
+
+def test_a_data_set_without_validation_is_an_input_error(tmp_path: Path):
+    folder = write_tfds(tmp_path, {"train": examples("val")})
+    with pytest.raises(InputError, match="has the splits train: it needs train, and validation"):
+        open_image_set("tiny_imagenet", folder)
+
+
+def test_records_that_are_gone_are_an_input_error(tfds_folder: Path, tmp_path: Path):
+    shutil.copytree(tfds_folder, tmp_path / "copied")
+    for records in tmp_path.rglob("*.array_record*"):
+        records.write_bytes(b"")
+    with pytest.raises(InputError, match=r"cannot be read \(.*prepare it anew") as found:
+        open_image_set("tiny_imagenet", tmp_path / "copied")
+    assert "\n" not in str(found.value)
+
+
+def test_a_digest_tells_sets_apart(image_folder: Path, tfds_folder: Path, tmp_path: Path):
+    copied = write_folder(tmp_path / "copied")
+    assert open_image_set(str(copied)).digest == open_image_set(str(image_folder)).digest
+    image = copied / "val" / CLASSES[0] / f"{CLASSES[0]}_0000.JPEG"
+    image.rename(image.with_name("other.JPEG"))
+    digests = {
+        open_image_set(str(copied)).digest,
+        open_image_set(str(image_folder)).digest,
+        open_image_set("tiny_imagenet", tfds_folder).digest,
+    }
+    assert len(digests) == 3
+
+
+def test_oddities_of_a_folder_are_noticed_in_a_line(tmp_path: Path):
+    folder = write_folder(tmp_path / "odd")
+    for image in (folder / "train" / CLASSES[1]).iterdir():
+        image.unlink()
+    (folder / "val" / CLASSES[0] / "notes.txt").touch()
+    images = open_image_set(str(folder))
+    assert images.n_classes == len(CLASSES)
+    notice = images.notice or ""
+    assert "\n" not in notice
+    assert f"1 classes of {folder / 'train'} have no images ({CLASSES[1]})" in notice
+    assert f"1 files of {folder / 'val'} are not named as images" in notice
+
+
+def test_splits_with_other_classes_are_an_input_error(tmp_path: Path):
+    folder = write_folder(tmp_path / "other")
+    shutil.rmtree(folder / "val" / CLASSES[2])
+    with pytest.raises(InputError, match=f"lacks {CLASSES[2]}; both need the same class folders"):
+        open_image_set(str(folder))
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "no/such/folder"])
+def test_a_path_that_is_no_folder_is_an_input_error(name: str):
+    with pytest.raises(InputError, match=rf"{name} is not a folder"):
+        open_image_set(name)
+
+
+def test_a_folder_without_train_is_an_input_error(tmp_path: Path):
+    with pytest.raises(InputError, match=r"train cannot be read .*train/CLASS"):
+        open_image_set(str(tmp_path))
