@@ -25,6 +25,12 @@ prints what a training step keeps for its backward pass and the memory that XLA 
 with jax.checkpoint, with each rule for activations and gradients, and with all of them. It
 compiles and runs nothing.
 
+    python experiments/benchmark.py gpu --out=DIR
+
+checks every engine for GPUs on the device at hand, then times products, selection and training
+steps, most telling first, for 8 minutes, and writes records and a table in Markdown into DIR. The
+same command goes on where it was stopped; `--smoke` tries it without a GPU.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -32,6 +38,7 @@ the milliseconds belong to the moment.
 import sys
 
 import tyro
+from benchmark_gpu import measure_gpu
 from benchmark_gradient import measure_gradient
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
@@ -48,6 +55,7 @@ def main() -> int:
         "linear": measure_linear,
         "gradient": measure_gradient,
         "memory": measure_memory,
+        "gpu": measure_gpu,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

@@ -79,18 +79,21 @@ class Entry:
     Attributes:
       problem: what the kernel was asked to do.
       configuration: the fields of the fastest right configuration; empty if there is no choice.
-      microseconds: median time of the kernel with all that its product needs beside it.
+      microseconds: median time of the kernel with all that its product needs beside it; None if
+        no configuration was right.
       dense_microseconds: median time of XLA for the same without a mask.
     """
 
     problem: Problem
     configuration: Mapping[str, int]
-    microseconds: float
-    dense_microseconds: float
+    microseconds: float | None
+    dense_microseconds: float | None
 
     @property
     def pays(self) -> bool:
         """Whether the kernel is faster than XLA by more than noise."""
+        if self.microseconds is None or self.dense_microseconds is None:
+            return False
         return self.microseconds <= MARGIN * self.dense_microseconds
 
 

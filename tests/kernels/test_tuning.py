@@ -212,8 +212,8 @@ def test_the_file_of_a_device_has_its_name():
 def test_every_table_that_is_there_is_measured_and_holds_what_kernels_take(path: Path):
     for found in tuning.read_table(path):
         problem = found.problem
-        assert found.microseconds > 0
-        assert found.dense_microseconds > 0
+        assert found.microseconds is None or found.microseconds > 0
+        assert found.dense_microseconds is None or found.dense_microseconds > 0
         engine = ENGINES.get(problem.engine, Reference())
         if engine.version == problem.version and found.configuration:
             known = [dataclasses.asdict(c) for c in engine.configurations(problem)]
