@@ -1,6 +1,7 @@
 """Everything worth knowing about a GPU in one go, the most telling first, kept as it is found."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
@@ -140,6 +141,9 @@ def measure_points(
 
 def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
     """Runs PyTorch's part in a process of its own, a fifth of the time at most."""
+    if importlib.util.find_spec("torch") is None:
+        print("no figures of PyTorch: pip install -e '.[peers]'")
+        return
     seconds = max(1.0, min(budget.left, 0.2 * 60 * options.minutes))
     words = [f"--out={folder / 'peers.jsonl'}", f"--first={N_FIRST}", f"--seconds={seconds:g}"]
     failed = _run("gpu_peers.py", words, seconds + 60, options)

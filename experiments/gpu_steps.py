@@ -193,7 +193,8 @@ def _loss(model: ResMLP) -> Callable[[Any, Any], Any]:
     def loss(params: Any, images: Any) -> Any:
         masks = select_masks(params, model.plan)
         logits: Any = model.apply({"params": params, "masks": masks}, images, train=True)
-        return jnp.mean(cross_entropy(logits, jax.nn.one_hot(0, logits.shape[-1])[None]))
+        targets = jax.nn.one_hot(jnp.zeros(len(logits), int), logits.shape[-1])
+        return jnp.mean(cross_entropy(logits, targets))
 
     return loss
 

@@ -23,7 +23,7 @@ class Tensor(np.ndarray):
         return np.repeat(self, times, axis).view(Tensor)
 
     def abs(self) -> "Tensor":
-        return np.abs(self)
+        return np.abs(self).view(Tensor)
 
     def contiguous(self) -> "Tensor":
         return np.ascontiguousarray(self).view(Tensor)
