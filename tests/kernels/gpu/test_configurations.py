@@ -60,10 +60,6 @@ def test_the_loads_in_flight_fit_shared_memory_and_the_sums_the_registers(block)
 
 CALLS: dict[str, tuple[tuple[int, int], Any]] = {
     "product": ((32, 16), lambda e, x, dy, w, kept, layer: e.product(x, w, w[0], kept, layer)),
-    "input_gradient": (
-        (32, 16),
-        lambda e, x, dy, w, kept, layer: e.input_gradient(dy, w, kept, layer),
-    ),
     "kernel_gradient": (
         (32, 16),
         lambda e, x, dy, w, kept, layer: e.kernel_gradient(x, dy, kept, layer),
