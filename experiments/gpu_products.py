@@ -114,6 +114,12 @@ def plain_point(point: Point) -> Record:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(point).items()}
 
 
+def point_of(record: Record) -> Point:
+    """The point that `plain_point` wrote."""
+    block, shape = ((first, second) for first, second in (record["block"], record["shape"]))
+    return Point(shape, block, record["ratio"], record["n_rows"], record["dtype"])
+
+
 def numbers_of(point: Point, phase: Phase, name: str, found: Timed, ceilings: Ceilings) -> Record:
     """Time and what it means; of the metadata the time alone.
 

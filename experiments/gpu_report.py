@@ -14,8 +14,7 @@ from typing import Annotated
 
 import tyro
 from device_timing import Ceilings, Timed
-from gpu_points import Point
-from gpu_products import numbers_of
+from gpu_products import numbers_of, point_of
 
 from sparsemlp import InputError
 from sparsemlp.blocks import format_block
@@ -136,9 +135,7 @@ def _products(folder: Path, is_measured: bool, ceilings: Ceilings) -> Iterator[s
         "layer, block, ratio, rows, dtype, phase, by, µs, dense / this, TFLOP/s, GB/s, roofline"
     )
     for record in records:
-        point = Point(
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in record["point"].items()}
-        )
+        point = point_of(record["point"])
         shape, block = "x".join(map(str, point.shape)), format_block(point.block)
         cells = (shape, block, f"{point.ratio:g}", point.n_rows, point.dtype)
         for phase, contenders in record["phases"].items():

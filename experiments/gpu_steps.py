@@ -117,7 +117,7 @@ def measure_step(options: Options) -> Record:
     n_steps = 1 if options.smoke else 5
 
     def steps(given: tuple[Any, Any], images: Any) -> tuple[Any, Any]:
-        return jax.lax.fori_loop(0, n_steps, lambda _, own: step(*own, images), given)
+        return jax.lax.fori_loop(0, n_steps, lambda _, own: step(own[0], own[1], images), given)
 
     given = (params, optimizer.init(params))
     compiled = jax.jit(steps, donate_argnums=0).lower(given, images).compile()

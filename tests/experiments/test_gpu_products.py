@@ -1,9 +1,11 @@
 """Products are checked before they are timed, and each number of a record follows from a time."""
 
+import json
+
 import pytest
 from device_timing import Ceilings, Timed
 from gpu_points import PHASES, Point, n_bytes, n_flops
-from gpu_products import check_engines, measure_point, numbers_of
+from gpu_products import check_engines, measure_point, numbers_of, plain_point, point_of
 
 from pallas_kernels import Reference
 
@@ -19,6 +21,10 @@ class Forgets(Reference):
 class Refuses(Reference):
     def kernel_gradient(self, x, dy, kept, layer):
         raise ValueError("no room")
+
+
+def test_a_point_is_read_as_it_was_written():
+    assert point_of(json.loads(json.dumps(plain_point(POINT)))) == POINT
 
 
 def test_an_engine_that_is_wrong_or_fails_is_found():
