@@ -106,9 +106,13 @@ def search_space(problem: Problem) -> Iterator[Tiles]:
             sizes = itertools.product((32, 64, 128), (32, 64, 128), (32, 64))
             for (warps, stages), (size, inputs, outputs) in itertools.product(launches, sizes):
                 depth = max(outputs, 2 * problem.block[1])
-                # The comparisons hold a chunk of the gradient in registers, about twice.
-                held = size * (inputs + 2 * depth) // (32 * warps)
-                if held <= 96 and _fits(size, inputs, depth, warps, stages, n_bytes):
+                # The comparisons hold a chunk of the gradient in registers, about twice, and are
+                # written out once for each that is kept or dropped.
+                n, m = problem.block
+                chunk = size * depth // (32 * warps)
+                held = size * inputs // (32 * warps) + 2 * chunk
+                has_room = held <= 96 and chunk * min(n, m - n) <= 512
+                if has_room and _fits(size, inputs, depth, warps, stages, n_bytes):
                     yield PrunedTiles(size, warps, stages, inputs, outputs)
 
 
