@@ -42,6 +42,12 @@ prints how many images a second the input pipeline of large image sets reads, de
 resizes, from JPEG files of 500x375 that it makes: by one core, and by worker processes. It needs
 grain. Half a minute on 2 cores.
 
+    python experiments/benchmark.py gpu --out=DIR
+
+checks every engine for GPUs on the device at hand, then times products, selection and training
+steps, most telling first, for 8 minutes, and writes records and a table in Markdown into DIR. The
+same command goes on where it was stopped; `--smoke` tries it without a GPU.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -50,6 +56,7 @@ import sys
 
 import tyro
 from benchmark_exchange import measure_exchange
+from benchmark_gpu import measure_gpu
 from benchmark_gradient import measure_gradient
 from benchmark_input import measure_input
 from benchmark_linear import measure_linear
@@ -71,6 +78,7 @@ def main() -> int:
         "exchange": measure_exchange,
         "population": measure_population,
         "input": measure_input,
+        "gpu": measure_gpu,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

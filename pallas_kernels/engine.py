@@ -6,11 +6,13 @@ conformance test.
 
 import abc
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import dense
+from pallas_kernels import dense, tuning
 from pallas_kernels.layout import spread_activation
 from pallas_kernels.neighbours import Neighbours, keep_largest
 
@@ -37,6 +39,31 @@ class SparseLayer:
     axis: Literal[-1, -2]
     dtype: str
 
+    def problem(self, engine: str, version: int, kernel: str, n_rows: int) -> tuning.Problem:
+        """What a kernel is asked to do with this layer.
+
+        Args:
+          engine: name of the engine.
+          version: of its kernels.
+          kernel: the method of the engine; of the pair of layers that `mlp` is, this is either.
+          n_rows: rows of x, or samples times channels along the token axis.
+        """
+        shape = self.kernel_shape
+        if kernel == "mlp":
+            shape = (min(shape), max(shape))
+        n_kept = self.n_kept * math.prod(self.block)
+        return tuning.Problem(
+            engine=engine,
+            version=version,
+            kernel=kernel,
+            dtype=self.dtype,
+            block=self.block,
+            kernel_shape=shape,
+            axis=self.axis,
+            density=n_kept / max(1, math.prod(shape)),
+            n_rows=n_rows,
+        )
+
 
 class Weights(NamedTuple):
     """The arrays of a layer: kernel `[in, out]`, bias `[out]` or None, kept int32 `[k]` or None.
@@ -61,7 +88,10 @@ class Engine(abc.ABC):
     platforms: tuple[str, ...] = ()
     """Where it is meant to run: there, `auto` says so once if it cannot."""
     measured: bool = True
-    """Whether it is known where this engine is faster than XLA; `auto` takes no other."""
+    """Whether it is known everywhere where this engine is faster than XLA. If not, `auto` takes it
+    on devices alone whose table says where (`pallas_kernels.tuning`)."""
+    version: int = 1
+    """Of its kernels, for such tables: raised when a kernel changes so that they no longer hold."""
     narrowest_kept: int | None = None
     """Inputs of the narrowest block of an activation of which `compact_gradient` skips the dropped
     ones; None: it never does."""
@@ -83,7 +113,28 @@ class Engine(abc.ABC):
           layer: the layer.
           n_rows: rows of x, or samples times channels along the token axis.
         """
-        return True
+        if self.measured:
+            return True
+        return tuning.pays(layer.problem(self.name, self.version, phase, n_rows))
+
+    def is_measured_here(self) -> bool:
+        """Whether it is known where it pays on the device of this process."""
+        return self.measured or bool(tuning.entries_here(self.name, self.version))
+
+    def pays_unmasked(self) -> bool:
+        """Whether `compact_gradient` and `pruned_input_gradient` are known to be faster than XLA's.
+
+        On devices with a table: if they beat it wherever they were measured.
+        """
+        kernels = ("compact_gradient", "pruned_input_gradient")
+        return self.measured or tuning.always_pays(self.name, self.version, kernels)
+
+    def configurations(self, problem: tuning.Problem) -> Sequence[Any]:
+        """How the kernel of a problem can be cut, the heuristic's choice first; none: no choice.
+
+        Each is a frozen dataclass that `tuning.forced` gives to the kernel.
+        """
+        return ()
 
     @abc.abstractmethod
     def product(

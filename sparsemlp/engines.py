@@ -7,6 +7,7 @@ import math
 import jax
 
 from pallas_kernels import ENGINES, PLANNED_ENGINES, Engine, Phase, SparseLayer
+from pallas_kernels.tuning import TableError
 from sparsemlp.errors import InputError
 
 
@@ -43,6 +44,8 @@ def choose_engine(name: str, layer: SparseLayer, phase: Phase, n_rows: int) -> E
 def choose_unmasked(name: str, kernel_shape: tuple[int, int], dtype: str) -> Engine:
     """The engine for a product with a pruned activation or gradient and a whole kernel.
 
+    With `auto` the first that can compute it here and is known to be faster than XLA at it.
+
     Args:
       name: `auto`, or a name in `pallas_kernels.ENGINES`.
       kernel_shape: `(in, out)`.
@@ -51,9 +54,10 @@ def choose_unmasked(name: str, kernel_shape: tuple[int, int], dtype: str) -> Eng
     Raises:
       InputError: as for `choose_engine`.
     """
-    return _engines_for(
-        name, SparseLayer(kernel_shape, (1, 1), math.prod(kernel_shape), -1, dtype)
-    )[0]
+    whole = SparseLayer(kernel_shape, (1, 1), math.prod(kernel_shape), -1, dtype)
+    able = _engines_for(name, whole)
+    paying = (engine for engine in able if engine.pays_unmasked())
+    return able[0] if name != "auto" else next(paying, able[-1])
 
 
 def choose_fused(name: str, layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> Engine | None:
@@ -92,11 +96,11 @@ def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:
     platform = jax.default_backend()
     able: list[Engine] = []
     reasons: list[str] = []
-    of_auto = (engine for engine in ENGINES.values() if engine.measured)
-    for engine in of_auto if name == "auto" else [ENGINES[name]]:
+    for engine in ENGINES.values() if name == "auto" else [ENGINES[name]]:
         reason = engine.reason_against(layer, platform)
         if reason is None:
-            able.append(engine)
+            if _is_measured_here(engine, named=name != "auto") or name != "auto":
+                able.append(engine)
             continue
         reasons.append(f"engine {engine.name!r} cannot run here: {reason}")
         if name == "auto" and platform in engine.platforms:
@@ -104,6 +108,25 @@ def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:
     if not able:
         raise InputError("; ".join(reasons))
     return able
+
+
+def _is_measured_here(engine: Engine, named: bool) -> bool:
+    """Whether it is known where an engine pays; if not, `auto` says once how to find out."""
+    try:
+        is_measured = engine.is_measured_here()
+    except TableError as error:
+        if named:
+            raise InputError(str(error)) from error
+        _say_once(f"engine {engine.name!r} is left out: {error}")
+        return False
+    if not is_measured and not named and jax.default_backend() == "gpu":
+        device = jax.devices()[0].device_kind
+        _say_once(
+            f"engine {engine.name!r} was not measured on this {device}, so engine 'auto' leaves it "
+            f"out; python experiments/tune.py --engine={engine.name} measures it, "
+            f"--engine={engine.name} takes it as it is"
+        )
+    return is_measured
 
 
 @functools.cache

@@ -14,8 +14,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.layout import list_columns
+from pallas_kernels.triton.configurations import VERSION, compact_tiles
 from pallas_kernels.triton.launch import (
-    Tiles,
     dot,
     launch,
     load,
@@ -23,11 +23,8 @@ from pallas_kernels.triton.launch import (
     store,
     tile_size,
 )
+from pallas_kernels.tuning import Problem, configure
 
-OUTPUTS = 64
-"""Outputs of one program, at most: not tuned yet."""
-ROWS = 32
-"""Rows of kept blocks in one product: not tuned yet."""
 NARROWEST = 16
 """Side of the smallest product of tensor cores that Triton has."""
 WIDEST = 128
@@ -61,25 +58,46 @@ def compact_gradient(
     n_rows, n_out = dy.shape
     across = n_in // width
     lists = list_columns(ids, (n_rows // height, across))
-    size, padded = tile_size(n_out, OUTPUTS), max(NARROWEST, width)
+    problem = Problem(
+        engine="triton",
+        version=VERSION,
+        kernel="compact_gradient",
+        dtype=str(dy.dtype),
+        block=(height, width),
+        kernel_shape=(n_in, n_out),
+        axis=-1,
+        density=values.size / (n_rows * n_in),
+        n_rows=n_rows,
+    )
+    tiles = configure(problem, compact_tiles())
+    size, padded = tile_size(n_out, tiles.outputs), max(NARROWEST, width)
     operands = [lists.start, lists.across, lists.place, values.reshape(k * height, width), dy]
     whole = [pl.BlockSpec(a.shape, lambda *_, n=a.ndim: (0,) * n) for a in operands]
     dw = launch(
         "sparsemlp_compact",
-        functools.partial(_kernel, height=height, n_out=n_out),
+        functools.partial(_kernel, height=height, n_out=n_out, n_together=tiles.rows),
         operands,
         grid=(pl.cdiv(n_out, size), across),
         in_specs=whole,
         out_spec=pl.BlockSpec((None, padded, size), lambda output, column: (column, 0, output)),
         out=jax.ShapeDtypeStruct((across, padded, n_out), dy.dtype),
-        tiles=Tiles(ROWS, warps=4, stages=2),
+        tiles=tiles,
         interpret=interpret,
     )
     return dw[:, :width].reshape(n_in, n_out)
 
 
 def _kernel(
-    start: Any, across: Any, place: Any, values: Any, dy: Any, dw: Any, *, height: int, n_out: int
+    start: Any,
+    across: Any,
+    place: Any,
+    values: Any,
+    dy: Any,
+    dw: Any,
+    *,
+    height: int,
+    n_out: int,
+    n_together: int,
 ) -> None:
     padded, size = dw.shape
     output, column = pl.program_id(0) * size + _range(size), pl.program_id(1)
@@ -89,7 +107,7 @@ def _kernel(
     has_output, has_input = (output < n_out)[None, :], (inputs < values.shape[1])[None, :]
 
     def add(step: Array, total: Array) -> Array:
-        row = step * ROWS + _range(ROWS)
+        row = step * n_together + _range(n_together)
         mine = row < n_mine
         block, inside = quotient_and_rest(row, height)
         down, kept = (load(a.at[first + block], mine) for a in (across, place))
@@ -99,7 +117,7 @@ def _kernel(
         return total + dot(a, b, (0, 0))
 
     total = jnp.zeros((padded, size), jnp.float32)
-    total = jax.lax.fori_loop(0, pl.cdiv(n_mine, ROWS), add, total)
+    total = jax.lax.fori_loop(0, pl.cdiv(n_mine, n_together), add, total)
     store(dw, total, jnp.broadcast_to(has_output, total.shape))
 
 

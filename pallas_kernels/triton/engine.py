@@ -1,7 +1,7 @@
 """Engine `triton`: Pallas kernels for NVIDIA GPUs that load the kept blocks and no others."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.engine import Engine, SparseLayer
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
-from pallas_kernels.triton import compact, gradient, launch, products, pruned
+from pallas_kernels.triton import compact, configurations, gradient, launch, products, pruned
+from pallas_kernels.tuning import Problem
 
 DTYPES = ("float32", "bfloat16")
 SIDES = (16, 32, 64, 128)
@@ -21,7 +22,7 @@ class Triton(Engine):
     """Computes the products of kept blocks on tensor cores; sums are taken in float32.
 
     Float32 operands are multiplied in TF32 unless `jax_default_matmul_precision` says otherwise.
-    Nothing was measured on a GPU yet: `auto` leaves this engine out.
+    `auto` takes this engine on GPUs whose table of measurements says where it pays.
 
     Attributes:
       interpret: whether JAX interprets the kernels, on any platform, instead of compiling them: for
@@ -30,6 +31,7 @@ class Triton(Engine):
 
     name = "triton"
     measured = False
+    version = configurations.VERSION
     narrowest_kept = 1
 
     def __init__(self, interpret: bool = False) -> None:
@@ -49,6 +51,21 @@ class Triton(Engine):
             sides, (rows, cols) = ", ".join(map(str, SIDES)), layer.block
             return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
         return launch.missing()
+
+    def configurations(self, problem: Problem) -> list[Any]:
+        """The heuristic's choice, then the search space."""
+        layer = SparseLayer(problem.kernel_shape, problem.block, 1, -1, problem.dtype)
+        heuristics = {
+            "product": lambda: configurations.product_tiles(layer),
+            "input_gradient": lambda: configurations.product_tiles(layer),
+            "kernel_gradient": lambda: configurations.gradient_tiles(layer),
+            "compact_gradient": configurations.compact_tiles,
+            "pruned_input_gradient": configurations.pruned_tiles,
+        }
+        if problem.kernel not in heuristics:
+            return []
+        found = [heuristics[problem.kernel](), *configurations.search_space(problem)]
+        return list(dict.fromkeys(found))
 
     def product(
         self,

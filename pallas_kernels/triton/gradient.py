@@ -5,7 +5,6 @@ results are the same in every run.
 """
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -15,16 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import SparseLayer
 from pallas_kernels.layout import spread_blocks
-from pallas_kernels.triton.launch import Tiles, dot, launch, load, quotient_and_rest, tile_size
-
-PROGRAMS = 512
-"""How many programs a product is cut into at least, if it has the rows: not tuned yet."""
-
-
-def tiles_of(layer: SparseLayer, n_rows: int) -> Tiles:
-    """How a product is cut: not tuned yet."""
-    sides = math.prod(layer.block)
-    return Tiles(tile_size(n_rows, 64), warps=8 if sides > 64 * 64 else 4, stages=3)
+from pallas_kernels.triton.configurations import VERSION, gradient_tiles
+from pallas_kernels.triton.launch import dot, launch, load, quotient_and_rest, tile_size
+from pallas_kernels.tuning import configure
 
 
 def kernel_gradient(
@@ -51,17 +43,19 @@ def kernel_gradient(
         for a in (x, dy)
     )
     n_samples, n_rows = x.shape[0], x.shape[1 if along_features else 2]
-    tiles = tiles_of(layer, n_rows)
-    n_tiles = n_samples * pl.cdiv(n_rows, tiles.rows)
-    per_program = pl.cdiv(n_tiles, min(n_tiles, pl.cdiv(PROGRAMS, kept.size)))
+    problem = layer.problem("triton", VERSION, "kernel_gradient", n_samples * n_rows)
+    tiles = configure(problem, gradient_tiles(layer))
+    size = tile_size(n_rows, tiles.rows)
+    n_tiles = n_samples * pl.cdiv(n_rows, size)
+    per_program = pl.cdiv(n_tiles, min(n_tiles, pl.cdiv(tiles.programs, kept.size)))
     n_shares = pl.cdiv(n_tiles, per_program)
     # Along the features a share is some rows; along the tokens some samples with all channels.
     if along_features:
-        samples, length = 1, per_program * tiles.rows
+        samples, length = 1, per_program * size
     else:
         samples = pl.cdiv(n_samples, min(n_samples, n_shares))
         n_shares = pl.cdiv(n_samples, samples)
-        length = pl.cdiv(n_rows, tiles.rows) * tiles.rows
+        length = pl.cdiv(n_rows, size) * size
 
     def share(features: int) -> pl.BlockSpec:
         if along_features:
@@ -70,9 +64,7 @@ def kernel_gradient(
 
     parts = launch(
         "sparsemlp_gradient",
-        functools.partial(
-            _kernel, layer=layer, n_samples=n_samples, n_rows=n_rows, size=tiles.rows
-        ),
+        functools.partial(_kernel, layer=layer, n_samples=n_samples, n_rows=n_rows, size=size),
         [kept, x, dy],
         grid=(kept.size, n_shares),
         in_specs=[

@@ -24,10 +24,11 @@ _DEPRECATION = "The Pallas Triton backend is deprecated"
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-    """How a product is cut for a GPU.
+    """How a kernel is cut for a GPU.
 
     Attributes:
-      rows: rows of x (along the tokens, channels) of one program, a power of two from 16.
+      rows: rows of x (along the tokens, channels) of one step of a program, at most; a power of two
+        from 16.
       warps: warps of 32 threads of one program.
       stages: loads in flight of a loop over blocks.
     """

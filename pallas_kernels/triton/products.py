@@ -6,7 +6,6 @@ dropped is never loaded. Longest lists run first.
 """
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -16,14 +15,9 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import SparseLayer
 from pallas_kernels.layout import list_columns, list_rows
-from pallas_kernels.triton.launch import Tiles, dot, launch, load, store, tile_size
-
-
-def tiles_of(layer: SparseLayer, n_rows: int) -> Tiles:
-    """How a product is cut: not tuned yet, but so that registers are enough."""
-    is_large = math.prod(layer.block) > 64 * 64
-    rows = 64 if is_large and layer.dtype == "float32" else 128
-    return Tiles(tile_size(n_rows, rows), warps=8 if is_large else 4, stages=3)
+from pallas_kernels.triton.configurations import VERSION, product_tiles
+from pallas_kernels.triton.launch import dot, launch, load, store, tile_size
+from pallas_kernels.tuning import configure
 
 
 def multiply(
@@ -56,8 +50,10 @@ def multiply(
     # One sample of all rows, or samples of channels: [sample, n, rest] in either case.
     x = x.reshape(1, -1, x.shape[-1]) if along_features else x.reshape(-1, *x.shape[-2:])
     n_rows = x.shape[1 if along_features else 2]
-    tiles = tiles_of(layer, n_rows)
-    size = tiles.rows
+    method = "input_gradient" if transposed else "product"
+    problem = layer.problem("triton", VERSION, method, x.size // max(1, x.shape[layer.axis]))
+    tiles = configure(problem, product_tiles(layer))
+    size = tile_size(n_rows, tiles.rows)
 
     def panel(features: int) -> pl.BlockSpec:
         if along_features:

@@ -15,8 +15,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pallas_kernels.neighbours import Neighbours, keep_largest, rescaling
+from pallas_kernels.triton.configurations import VERSION, pruned_tiles
 from pallas_kernels.triton.launch import (
-    Tiles,
     dot,
     launch,
     load,
@@ -24,14 +24,9 @@ from pallas_kernels.triton.launch import (
     store,
     tile_size,
 )
+from pallas_kernels.tuning import Problem, configure
 
-INPUTS = 64
-"""Inputs of one program, at most: not tuned yet."""
-OUTPUTS = 32
-"""Outputs of one product, at least: not tuned yet. It holds two groups: Triton fails at one."""
 LARGEST_GROUP = 32
-ROWS = 64
-"""Rows of one program, at most: not tuned yet."""
 
 
 def takes(kept: Neighbours) -> bool:
@@ -62,8 +57,21 @@ def pruned_input_gradient(
     factor = _factor(dy, kept, axis) if kept.rescaled else None
     dy = dy.reshape(1, -1, n_out) if along_features else dy.reshape(-1, *dy.shape[-2:])
     n_samples, n_rows = dy.shape[0], dy.shape[1 if along_features else 2]
-    size, inputs = tile_size(n_rows, ROWS), tile_size(n_in, INPUTS)
-    chunk = max(OUTPUTS, 2 * kept.m)
+    problem = Problem(
+        engine="triton",
+        version=VERSION,
+        kernel="pruned_input_gradient",
+        dtype=str(dy.dtype),
+        block=(kept.n, kept.m),
+        kernel_shape=(n_in, n_out),
+        axis=axis,
+        density=kept.n / kept.m,
+        n_rows=n_samples * n_rows,
+    )
+    tiles = configure(problem, pruned_tiles())
+    size, inputs = tile_size(n_rows, tiles.rows), tile_size(n_in, tiles.inputs)
+    # Triton fails at a single group.
+    chunk = max(tiles.outputs, 2 * kept.m)
     outputs = pl.cdiv(n_out, chunk) * chunk
 
     def panel(features: int, index: Callable[[Any], Any]) -> pl.BlockSpec:
@@ -78,6 +86,7 @@ def pruned_input_gradient(
         functools.partial(
             _kernel,
             kept=kept,
+            chunk=chunk,
             kernel_shape=(n_in, n_out),
             n_rows=n_rows,
             along_features=along_features,
@@ -94,7 +103,7 @@ def pruned_input_gradient(
         out=jax.ShapeDtypeStruct(
             (1, n_rows, n_in) if along_features else (n_samples, n_in, n_rows), dy.dtype
         ),
-        tiles=Tiles(size, warps=4, stages=2),
+        tiles=tiles,
         interpret=interpret,
     )
     return dx.reshape(shape)
@@ -111,6 +120,7 @@ def _kernel(
     kernel: Any,
     *rest: Any,
     kept: Neighbours,
+    chunk: int,
     kernel_shape: tuple[int, int],
     n_rows: int,
     along_features: bool,
@@ -119,7 +129,6 @@ def _kernel(
     *factor, dx = rest
     n_in, n_out = kernel_shape
     size, inputs = dy.shape[0 if along_features else 1], kernel.shape[0]
-    chunk = max(OUTPUTS, 2 * kept.m)
     row, own_sample = pl.program_id(1) * size + _range(size), pl.program_id(2)
     input_ = pl.program_id(0) * inputs + _range(inputs)
 

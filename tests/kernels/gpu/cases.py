@@ -1,15 +1,26 @@
 """Every GPU kernel with the operands that it is compiled for where there is no GPU."""
 
+import dataclasses
+import random
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import Neighbours, SparseLayer, Triton
+from pallas_kernels import Neighbours, SparseLayer, Triton, tuning
+from pallas_kernels.tuning import Problem
 
 ENGINE = Triton()
 N_IN, N_OUT = 384, 1536
+METHODS = {
+    "product": "product",
+    "transposed": "input_gradient",
+    "gradient": "kernel_gradient",
+    "compact": "compact_gradient",
+    "pruned": "pruned_input_gradient",
+}
+"""The methods of the engine, by what a profile calls their kernels."""
 
 
 class Case(NamedTuple):
@@ -22,6 +33,7 @@ class Case(NamedTuple):
       axis: the axis of x that is contracted.
       call: the product.
       operands: their shapes and dtypes.
+      configuration: how the kernel is cut; None leaves it to its heuristic.
     """
 
     kernel: str
@@ -30,14 +42,32 @@ class Case(NamedTuple):
     axis: Literal[-1, -2]
     call: Callable[..., Any]
     operands: tuple[jax.ShapeDtypeStruct, ...]
+    configuration: Any = None
 
     def __str__(self) -> str:
         (rows, cols), along = self.block, "features" if self.axis == -1 else "tokens"
         name = self.kernel.removeprefix("sparsemlp_")
-        return f"{name}-{rows}x{cols}-{jnp.dtype(self.dtype).name}-{along}"
+        cut = dataclasses.astuple(self.configuration) if self.configuration else ()
+        texts = (name, f"{rows}x{cols}", jnp.dtype(self.dtype).name, along, *cut)
+        return "-".join(map(str, texts))
+
+    def traced(self) -> Callable[..., Any]:
+        """The product, cut as it is to be."""
+
+        def call(*operands: Any) -> Any:
+            with tuning.forced(self.configuration):
+                return self.call(*operands)
+
+        return call
 
 
-def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2]) -> Case:
+def case(
+    kernel: str,
+    block: tuple[int, int],
+    dtype: Any,
+    axis: Literal[-1, -2],
+    configuration: Any = None,
+) -> Case:
     """One kernel for a layer 384->1536 of 8192 rows, a fifth of whose blocks is kept."""
     n_blocks = N_IN * N_OUT // (block[0] * block[1])
     layer = SparseLayer((N_IN, N_OUT), block, n_blocks // 5, axis, jnp.dtype(dtype).name)
@@ -63,7 +93,8 @@ def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2])
         "compact": (ending(ENGINE.compact_gradient, N_IN, axis), (values, ids, dy)),
         "pruned": (ending(ENGINE.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
     }
-    return Case(f"sparsemlp_{kernel}", block, dtype, axis, *calls[kernel])
+    call, operands = calls[kernel]
+    return Case(f"sparsemlp_{kernel}", block, dtype, axis, call, operands, configuration)
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
@@ -95,3 +126,43 @@ MANY = FEW + cases(
     pruned=[(1, 8), (16, 32)],
 )
 """Each kernel with the blocks that are meant to be used."""
+
+
+def configured(
+    kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2]
+) -> list[Case]:
+    """One kernel once for each configuration that a table may hold, the heuristic's apart."""
+    name = jnp.dtype(dtype).name
+    kind = (ENGINE.name, ENGINE.version, METHODS[kernel], name, block, (N_IN, N_OUT), axis)
+    space = ENGINE.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
+    return [case(kernel, block, dtype, axis, configuration) for configuration in space]
+
+
+def _sample(size: int) -> list[Case]:
+    """Some of all configurations of all kernels, the same in every run."""
+    every = [
+        configured(a.kernel.removeprefix("sparsemlp_"), a.block, a.dtype, a.axis) for a in MANY
+    ]
+    return random.Random(0).sample([case for found in every for case in found], size)
+
+
+def _in_tables() -> list[Case]:
+    """The configurations that tables of measurements hold, each once for its kernel and block."""
+    names = {method: name for name, method in METHODS.items()}
+    found: dict[str, Case] = {}
+    for path in sorted(tuning.TABLES.glob("*.json")):
+        for entry in tuning.read_table(path):
+            problem = entry.problem
+            if (problem.engine, problem.version) != (ENGINE.name, ENGINE.version):
+                continue
+            for configuration in ENGINE.configurations(problem):
+                if dataclasses.asdict(configuration) == dict(entry.configuration):
+                    axis = -1 if problem.axis == -1 else -2
+                    dtype = jnp.dtype(problem.dtype)
+                    own = case(names[problem.kernel], problem.block, dtype, axis, configuration)
+                    found[str(own)] = own
+    return list(found.values())
+
+
+CONFIGURED = _in_tables() or _sample(24)
+"""Kernels with the configurations of the tables; where there is no table, with some of all."""

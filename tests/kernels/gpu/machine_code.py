@@ -121,7 +121,7 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _main(folder: Path) -> None:
     import jax
-    from cases import MANY
+    from cases import CONFIGURED, MANY
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -132,13 +132,13 @@ def _main(folder: Path) -> None:
         )
         mesh = topologies.make_mesh(topology, (1,), ("x",))
         whole = NamedSharding(mesh, PartitionSpec())
-        for case in MANY:
+        for case in (*MANY, *CONFIGURED):
             operands = [
                 jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole) for a in case.operands
             ]
             before = set((folder / "reports").glob("*.ptx"))
             with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                jax.jit(case.call).lower(*operands).compile()
+                jax.jit(case.traced()).lower(*operands).compile()
             new = set((folder / "reports").glob("*.ptx")) - before
             name = f"{case} {architecture}"
             found[name] = _report(new, case.kernel, architecture)

@@ -8,13 +8,13 @@ from test_products import AXES, EPS, normal
 
 from pallas_kernels import ENGINES, SparseLayer
 from pallas_kernels.layout import dense_mask
-from pallas_kernels.triton import gradient
+from pallas_kernels.triton.configurations import GradientTiles
+from pallas_kernels.tuning import forced
 
 
 @pytest.mark.parametrize("programs", [1, 24, 10_000])
 @AXES
-def test_shares_of_rows_add_up_to_the_whole(axis, programs, monkeypatch):
-    monkeypatch.setattr(gradient, "PROGRAMS", programs)
+def test_shares_of_rows_add_up_to_the_whole(axis, programs):
     shape = (1, 1000) if axis == -1 else (7, 90)
     x, dy = (normal(shape[0], shape[1], n, seed=n) for n in (32, 64))
     layer = SparseLayer((32, 64), (32, 16), 3, axis, "float32")
@@ -23,7 +23,8 @@ def test_shares_of_rows_add_up_to_the_whole(axis, programs, monkeypatch):
 
     @jax.jit
     def call(x, dy):
-        return ENGINES["triton"].kernel_gradient(x, dy, kept, layer)
+        with forced(GradientTiles(64, warps=4, stages=3, programs=programs)):
+            return ENGINES["triton"].kernel_gradient(x, dy, kept, layer)
 
     rows, columns = (np.asarray(a, np.float64).reshape(-1, a.shape[-1]) for a in (x, dy))
     expected = rows.T @ columns

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from cases import MANY, Case
+from cases import CONFIGURED, MANY, Case
 from machine_code import ARCHITECTURES, compile_all, missing
 
 pytestmark = pytest.mark.aot
@@ -19,7 +19,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("case", MANY, ids=str)
+@pytest.mark.parametrize("case", [*MANY, *CONFIGURED], ids=str)
 def test_a_kernel_uses_tensor_cores_and_spills_nothing(found, case: Case, architecture: str):
     report = found[f"{case} {architecture}"]
     assert report["spills"] == 0, report

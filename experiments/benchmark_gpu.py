@@ -1,0 +1,237 @@
+"""Everything worth knowing about a GPU in one go, the most telling first, kept as it is found."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import tyro
+from device_timing import Ceilings, measured_ceilings
+from gpu_budget import Budget
+from gpu_points import Point, all_points, tiny_points
+from gpu_products import check_engines, measure_point
+from gpu_report import write_report
+from gpu_steps import MODELS
+from jax.extend.backend import clear_backends
+from kernel_problems import gpu_engines
+from rich.console import Console
+
+from pallas_kernels import Engine
+from sparsemlp import InputError
+from sparsemlp.environment import describe_environment
+from sparsemlp.files import Record, write_json
+from sparsemlp.history import History
+
+HERE = Path(__file__).parent
+N_FIRST = 12
+"""Points that come before PyTorch and the training steps."""
+_STEPS_UNTIL, _LONGEST_STEP = 0.75, 120.0
+"""Share of the time after which no training step begins; seconds that one may take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """Products, selection, training steps and memory on a GPU, and a table of them."""
+
+    out: Path
+    """Folder for the results; what it holds of this device and these versions is not measured
+    again."""
+    minutes: float = 8.0
+    """When to stop; the same command goes on from there."""
+    rounds: int = 5
+    """Turns of each contender; the medians are over these."""
+    smoke: bool = False
+    """Try the whole program without a GPU: tiny shapes, interpreted kernels, no measurement."""
+
+
+def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
+    """Products, selection, training steps and memory on a GPU, and a table of them."""
+    # Training steps run in processes of their own, beside this one.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    _check(options)
+    budget = Budget(options.minutes)
+    folder, engines = options.out, gpu_engines(options.smoke)
+    folder.mkdir(parents=True, exist_ok=True)
+    device = _open_folder(folder, options)
+    with Console(stderr=True).status("ceilings") as status:
+        ceilings = Ceilings(**device["ceilings"])
+        status.update("correctness")
+        right = check(folder, engines, options)
+        points = tiny_points() if options.smoke else all_points()
+        measure_points(points[:N_FIRST], right, ceilings, budget, options, status)
+        write_report(folder)
+        status.update("PyTorch")
+        # The other processes need the memory that this one's allocator has gathered.
+        jax.clear_caches()
+        clear_backends()
+        measure_peers(folder, budget, options)
+        for words in step_commands(list(right), options):
+            if budget.share_used > _STEPS_UNTIL or not budget.allows("step"):
+                break
+            status.update(" ".join(words[:3]))
+            measure_step(folder, words, budget, options)
+        write_report(folder)
+        measure_points(points[N_FIRST:], right, ceilings, budget, options, status)
+    text = write_report(folder)
+    print(text if len(text) < 20_000 else f"{folder / 'table.md'}: {len(text.splitlines())} lines")
+    if budget.left < 0 or not budget.allows("point"):
+        print(f"--minutes={options.minutes:g} are over: the same command measures what is missing")
+
+
+def check(folder: Path, engines: dict[str, Engine], options: Gpu) -> dict[str, Engine]:
+    """Compares every engine with the reference on this device; returns those that are right."""
+    history = History(folder / "correctness.jsonl")
+    records = {record["key"]: record for record in history.read()}
+    if not records:
+        points = tiny_points()[:1]
+        if not options.smoke:
+            points = [
+                Point((256, 512), (side, side), 0.5, 300, dtype)
+                for side in (32, 64, 128)
+                for dtype in ("bfloat16", "float32")
+            ]
+        for record in check_engines(engines, points):
+            records[record["key"]] = record
+            history.append(record | {"measured": not options.smoke})
+    wrong = {record["engine"] for record in records.values() if record["wrong"]}
+    for name in wrong & set(engines):
+        reason = next(r["wrong"] for r in records.values() if r["engine"] == name and r["wrong"])
+        print(f"engine {name!r} is wrong on this device and is not timed: {reason}")
+    return {name: engine for name, engine in engines.items() if name not in wrong}
+
+
+def measure_points(
+    points: Sequence[Point],
+    engines: dict[str, Engine],
+    ceilings: Ceilings,
+    budget: Budget,
+    options: Gpu,
+    status: Any,
+) -> None:
+    """Adds a record for each point that is not there yet, while there is time."""
+    history = History(options.out / "products.jsonl")
+    done = {record["key"] for record in history.read()}
+    memory = jax.devices()[0].memory_stats() or {}
+    for point in points:
+        if str(point) in done:
+            continue
+        if not budget.allows("point"):
+            return
+        status.update(str(point))
+        began = time.monotonic()
+        record = measure_point(
+            point,
+            engines,
+            ceilings,
+            memory.get("bytes_limit"),
+            rounds=options.rounds,
+            is_tiny=options.smoke,
+        )
+        history.append(record | {"measured": not options.smoke})
+        budget.note("point", time.monotonic() - began)
+        jax.clear_caches()
+
+
+def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
+    """Runs PyTorch's part in a process of its own, a fifth of the time at most."""
+    if importlib.util.find_spec("torch") is None:
+        print("no figures of PyTorch: pip install -e '.[peers]'")
+        return
+    seconds = max(1.0, min(budget.left, 0.2 * 60 * options.minutes))
+    words = [f"--out={folder / 'peers.jsonl'}", f"--first={N_FIRST}", f"--seconds={seconds:g}"]
+    failed = _run("gpu_peers.py", words, seconds + 60, options)
+    if failed:
+        print(f"no figures of PyTorch: {failed}")
+
+
+def step_commands(engines: list[str], options: Gpu) -> list[list[str]]:
+    """The options of every training step, the ones that tell most first."""
+    names = ["tiny"] if options.smoke else [name for name in MODELS if name != "tiny"]
+    dtypes = ["bfloat16"] if options.smoke else ["bfloat16", "float32"]
+    contenders = ["dense", *engines, "reference"]
+    return [
+        [f"--model={model}", f"--contender={contender}", f"--dtype={dtype}"]
+        for dtype in dtypes
+        for model in names
+        for contender in (contenders[1:2] if options.smoke else contenders)
+    ]
+
+
+def measure_step(folder: Path, words: list[str], budget: Budget, options: Gpu) -> None:
+    """Measures a training step in a process of its own, unless its record is there."""
+    name = "_".join(word.partition("=")[2] for word in words)
+    path = folder / "steps" / f"{name}.json"
+    if path.exists():
+        return
+    path.parent.mkdir(exist_ok=True)
+    began = time.monotonic()
+    words = [*words, f"--rounds={options.rounds}", f"--out={path}"]
+    failed = _run("gpu_steps.py", words, max(1.0, min(budget.left, _LONGEST_STEP)), options)
+    budget.note("step", time.monotonic() - began)
+    if failed:
+        print(f"{name}: {failed}")
+        if not failed.startswith("took longer"):
+            write_json(path, {"key": name, "measured": not options.smoke, "failed": failed})
+
+
+def _run(script: str, words: list[str], seconds: float, options: Gpu) -> str:
+    """Runs a program of this folder; why it failed, empty if it did not."""
+    command = [sys.executable, str(HERE / script), *words, *(["--smoke"] if options.smoke else [])]
+    paths = [str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if options.smoke:
+        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"took longer than {seconds:.0f} s"
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return "" if done.returncode == 0 else (lines[-1] if lines else f"exit {done.returncode}")
+
+
+def _open_folder(folder: Path, options: Gpu) -> Record:
+    """What the folder says of the device; measured and written if it is new.
+
+    Raises:
+      InputError: its results are of another device, of other versions, or of a trial.
+    """
+    path, environment = folder / "device.json", describe_environment()
+    own = {
+        "measured": not options.smoke,
+        "device": environment["device"],
+        "versions": environment["versions"],
+    }
+    if path.exists():
+        device = json.loads(path.read_text())
+        for name, value in own.items():
+            if device[name] != value:
+                raise InputError(
+                    f"--out={folder} holds results with {name} {device[name]}, this is {value}: "
+                    "choose another folder"
+                )
+        return device
+    ceilings = measured_ceilings(is_tiny=options.smoke)
+    device = own | {"environment": environment, "ceilings": ceilings._asdict()}
+    device["memory"] = jax.devices()[0].memory_stats()
+    write_json(path, device)
+    return device
+
+
+def _check(options: Gpu) -> None:
+    if options.rounds < 1 or options.minutes <= 0:
+        raise InputError("--rounds must be at least 1, and --minutes above 0")
+    if not options.smoke and jax.default_backend() != "gpu":
+        raise InputError(
+            f"there is no GPU, JAX runs on {jax.default_backend()!r}: where there is one, pip "
+            "install -e '.[cuda13]' (or cuda12) and run this again; --smoke tries the program "
+            "without"
+        )

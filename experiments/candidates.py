@@ -1,0 +1,104 @@
+"""Every way to cut a kernel: checked, timed beside XLA, and the fastest right one found."""
+
+import math
+import random
+from typing import Any
+
+import jax
+from device_timing import compile_loops, repetitions, time_loops
+from kernel_problems import Work, expected, reason_wrong, work_of
+
+from pallas_kernels import Engine, SparseLayer
+from pallas_kernels.tuning import Problem, forced
+from sparsemlp.files import Record
+
+_USUAL_FLOPS = 2e14
+"""Operations a second that a loop is laid out for: how long it runs, not what it reaches."""
+
+
+def measure(
+    engine: Engine,
+    problem: Problem,
+    layer: SparseLayer,
+    *,
+    n_candidates: int,
+    rounds: int,
+    is_interpreted: bool,
+) -> Record:
+    """The entry of a problem: the fastest configuration that is right, and XLA beside it.
+
+    Args:
+      engine: the engine.
+      problem: one of its problems.
+      layer: the layer of the problem.
+      n_candidates: how many configurations are tried, the heuristic's first.
+      rounds: turns of each.
+      is_interpreted: whether the kernels are interpreted, and the times mean nothing.
+    """
+    work = work_of(problem.kernel, layer, problem.n_rows)
+    wanted = expected(work)
+    space = list(engine.configurations(problem))
+    others = random.Random(0).sample(space[1:], max(0, min(len(space), n_candidates) - 1))
+    configurations = [*space[:1], *others] if space else [None]
+    rejected: list[Record] = []
+    right: dict[str, Any] = {}
+    for index, configuration in enumerate(configurations):
+        reason = _reason_against(engine, work, configuration, wanted, layer.dtype)
+        if reason:
+            rejected.append({"configuration": plain(configuration), "reason": reason})
+        else:
+            right[str(index)] = configuration
+    functions = {
+        name: (cut(work.sparse(engine), configuration), work.operands)
+        for name, configuration in right.items()
+    }
+    functions["dense"] = (work.dense, work.operands)
+    n_times = 2 if is_interpreted else _repetitions(layer, problem.n_rows)
+    timed, failed = time_loops(compile_loops(functions, n_times), n_times, rounds)
+    rejected += [
+        {"configuration": plain(right.get(name)), "reason": reason}
+        for name, reason in failed.items()
+    ]
+    entry: Record = {"problem": plain(problem), "rejected": rejected}
+    names = [name for name in right if name in timed]
+    if not names or "dense" not in timed:
+        return entry | {"configuration": {}, "microseconds": None, "dense_microseconds": None}
+    best = min(names, key=lambda name: timed[name].median)
+    return entry | {
+        "configuration": plain(right[best]),
+        "microseconds": 1e6 * timed[best].median,
+        "dense_microseconds": 1e6 * timed["dense"].median,
+        "heuristic_microseconds": 1e6 * timed["0"].median if "0" in timed else None,
+        "tried": len(configurations),
+    }
+
+
+def cut(function: Any, configuration: Any) -> Any:
+    """The function, its kernels cut like this whenever it is traced."""
+
+    def traced(*operands: Any) -> Any:
+        with forced(configuration):
+            return function(*operands)
+
+    return traced
+
+
+def _reason_against(engine: Engine, work: Work, configuration: Any, wanted: Any, dtype: str) -> str:
+    """Why a configuration cannot be chosen; empty if its result is right."""
+    try:
+        results = jax.jit(cut(work.sparse(engine), configuration))(*work.operands)
+        return reason_wrong(results, wanted, dtype, work)
+    except Exception as error:
+        # Whatever the compiler or the driver refuses: it is written down, and the next is tried.
+        return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def plain(value: Any) -> Record:
+    """The fields of a dataclass as JSON holds them; empty for None."""
+    if value is None:
+        return {}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(value).items()}
+
+
+def _repetitions(layer: SparseLayer, n_rows: int) -> int:
+    return repetitions(2 * n_rows * math.prod(layer.kernel_shape) / _USUAL_FLOPS)

@@ -1,0 +1,165 @@
+"""Times what a device does: many repetitions in one compiled loop, in turns, and what it can reach.
+
+A call from Python takes longer than a small product on a GPU, so a loop is compiled around it. Its
+length is a constant, for a GPU asks the host after each step of any other loop. Each repetition is
+made to depend on the result of the one before, so that none can be left out or moved out of the
+loop. Operands that fit the cache of the device stay in it, for every contender alike.
+"""
+
+import concurrent.futures
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from timing import Contender, quartiles, take_turns
+
+
+class Timed(NamedTuple):
+    """Seconds of one repetition: the median of the turns and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Ceilings(NamedTuple):
+    """What the device reached in this process.
+
+    Attributes:
+      bytes_per_second: of a copy, counting what is read and what is written.
+      flops: operations a second of a large dense product by XLA, by dtype.
+    """
+
+    bytes_per_second: float
+    flops: dict[str, float]
+
+
+def looped(function: Callable[..., Any], n_times: int) -> Callable[..., Any]:
+    """Does a function so many times, one after the other, in one program.
+
+    Args:
+      function: takes arrays.
+      n_times: how often; a constant of the program.
+
+    Returns:
+      Takes the operands and something in the form of the result, and returns the last result.
+    """
+
+    def many(operands: tuple[Any, ...], last: Any) -> Any:
+        def again(_: Any, last: Any) -> Any:
+            held, _ = jax.lax.optimization_barrier((operands, last))
+            return function(*held)
+
+        return jax.lax.fori_loop(0, n_times, again, last)
+
+    return many
+
+
+def compile_loops(
+    functions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]],
+    n_times: int,
+    n_threads: int = 8,
+) -> dict[str, Contender | str]:
+    """Compiles loops side by side.
+
+    Args:
+      functions: by name, a function and its operands.
+      n_times: repetitions in a loop.
+      n_threads: how many are compiled at a time.
+
+    Returns:
+      For each name what runs the loop so many times and waits; or why it does not compile.
+    """
+
+    def build(given: tuple[Callable[..., Any], tuple[Any, ...]]) -> Contender | str:
+        function, operands = given
+        try:
+            shapes = jax.eval_shape(function, *operands)
+            program = jax.jit(looped(function, n_times), donate_argnums=1)
+            compiled = program.lower(operands, shapes).compile()
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        last = None
+
+        def run(n_calls: int) -> None:
+            nonlocal last
+            if last is None:
+                last = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+            for _ in range(n_calls):
+                last = compiled(operands, last)
+            jax.block_until_ready(last)
+
+        return run
+
+    with concurrent.futures.ThreadPoolExecutor(n_threads) as pool:
+        return dict(zip(functions, pool.map(build, functions.values()), strict=True))
+
+
+def time_loops(
+    loops: Mapping[str, Contender | str], n_times: int, rounds: int
+) -> tuple[dict[str, Timed], dict[str, str]]:
+    """Times loops in turns.
+
+    Args:
+      loops: what `compile_loops` made.
+      n_times: repetitions in a loop.
+      rounds: turns of each.
+
+    Returns:
+      Seconds of a repetition by name, and why the others failed.
+    """
+    failed = {name: loop for name, loop in loops.items() if isinstance(loop, str)}
+    runs: dict[str, Contender] = {}
+    for name, loop in loops.items():
+        if isinstance(loop, str):
+            continue
+        try:
+            loop(1)
+            runs[name] = loop
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    seconds = take_turns(runs, rounds, 1)
+    return {
+        name: Timed(
+            statistics.median(times) / n_times, *(edge / n_times for edge in quartiles(times))
+        )
+        for name, times in seconds.items()
+    }, failed
+
+
+def repetitions(seconds_of_one: float, seconds: float = 2e-3, most: int = 100) -> int:
+    """How many repetitions make so many seconds.
+
+    Args:
+      seconds_of_one: what one is expected to take.
+      seconds: how long a loop should run.
+      most: how many at most.
+    """
+    return max(2, min(most, math.ceil(seconds / max(seconds_of_one, 1e-9))))
+
+
+def measured_ceilings(is_tiny: bool = False) -> Ceilings:
+    """What a large copy and large dense products reach.
+
+    Args:
+      is_tiny: whether small sizes are used, which measure nothing.
+    """
+    n_numbers, side = (1 << 12, 64) if is_tiny else (1 << 28, 8192)
+    a = jax.random.normal(jax.random.key(0), (n_numbers,), jnp.float32)
+    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "copy": (lambda a: -a, (a,)),
+    }
+    for dtype in ("bfloat16", "float32"):
+        square = jax.random.normal(jax.random.key(1), (side, side), jnp.dtype(dtype))
+        functions[dtype] = (jnp.matmul, (square, square))
+    n_times = 2 if is_tiny else 10
+    timed, failed = time_loops(compile_loops(functions, n_times), n_times, 1 if is_tiny else 5)
+    if failed:
+        raise RuntimeError(f"the device cannot do a plain copy or product: {failed}")
+    return Ceilings(
+        2 * a.nbytes / timed["copy"].low,
+        {name: 2 * side**3 / timed[name].low for name in ("bfloat16", "float32")},
+    )

@@ -1,0 +1,178 @@
+"""PyTorch's block-sparse product on the points of the GPU benchmark, in a process of its own.
+
+    python experiments/gpu_peers.py --out DIR/peers.jsonl
+
+times `torch.sparse._triton_ops.bsr_dense_addmm` with its own choice of parameters: the forward
+product, from the weight `[out, in]` in BSR, and the gradient of x, from its transpose in BSR. The
+conversion to BSR is not timed. Calls are recorded as a CUDA graph and replayed, so that Python's
+part does not count. PyTorch (extra `peers`) and a GPU are needed.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from gpu_points import Point, all_points, roofline_seconds, tiny_points
+
+from sparsemlp import InputError
+from sparsemlp.blocks import Block
+from sparsemlp.errors import SaveError
+from sparsemlp.files import Record
+from sparsemlp.history import History
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Where the records go."""
+
+    out: Path
+    """File of records, a line a point; points that it holds are not measured again."""
+    first: int = 0
+    """How many of the points, in their order; 0 is all."""
+    seconds: float = 600.0
+    """When to stop."""
+    smoke: bool = False
+    """Try the program on the CPU, with PyTorch's own product; nothing is measured."""
+
+
+def main() -> int:
+    """Measures the points that the file does not hold yet."""
+    try:
+        measure_peers(tyro.cli(Options, description=__doc__))
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure_peers(options: Options) -> None:
+    """Adds a record for each point.
+
+    Raises:
+      InputError: PyTorch is not there, or has no GPU.
+    """
+    torch = load_torch(options.smoke)
+    began, history = time.monotonic(), History(options.out)
+    done = {record["key"] for record in history.read()}
+    points = tiny_points() if options.smoke else all_points()
+    for point in points[: options.first or None]:
+        if str(point) in done or not point.ratio:
+            continue
+        if time.monotonic() - began > options.seconds:
+            return
+        history.append(measure(torch, point, options.smoke) | {"measured": not options.smoke})
+
+
+def load_torch(is_smoke: bool) -> Any:
+    """PyTorch, with a GPU unless this tries the program only."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("PyTorch is not installed: pip install -e '.[peers]'")
+    torch = importlib.import_module("torch")
+    if not is_smoke and not torch.cuda.is_available():
+        raise InputError(
+            f"PyTorch {torch.__version__} finds no GPU: install its CUDA build, see pytorch.org"
+        )
+    return torch
+
+
+def measure(torch: Any, point: Point, is_smoke: bool) -> Record:
+    """The record of a point: microseconds of both products, checked against a dense one."""
+    record: Record = {"key": str(point), "torch": torch.__version__, "phases": {}, "failed": {}}
+    multiply = torch.matmul if is_smoke else _bsr_dense_addmm(torch)
+    device = "cpu" if is_smoke else "cuda"
+    dtype = torch.float32 if is_smoke else getattr(torch, point.dtype)
+    (n_in, n_out), (rows, cols) = point.shape, point.block
+    weight = masked_weight(torch, point).to(device, dtype)
+    for phase, matrix, features, block in (
+        ("forward", weight.T, n_in, (rows, cols)),
+        ("input_gradient", weight, n_out, (cols, rows)),
+    ):
+        x = torch.randn(point.n_rows, features, device=device, dtype=dtype)
+        sparse = to_bsr(matrix, block)
+
+        def call(sparse: Any = sparse, x: Any = x) -> Any:
+            return multiply(sparse, x.T)
+
+        try:
+            off = (call() - matrix @ x.T).abs().max().item()
+            # Bfloat16 rounds the result; TF32 the operands, in one of the two products.
+            if not off <= 0.02 * (matrix @ x.T).abs().max().item():
+                record["failed"][phase] = f"off by {off:.3g}"
+                continue
+            estimate = roofline_seconds(point, "forward", False, 2e12, 2e14)
+            n_times = 2 if is_smoke else max(5, min(100, round(2e-3 / estimate)))
+            seconds = _seconds_cpu(call) if is_smoke else _seconds_cuda(torch, call, n_times)
+            record["phases"][phase] = {"microseconds": 1e6 * seconds}
+        except RuntimeError as error:
+            record["failed"][phase] = str(error).splitlines()[0][:300]
+    return record
+
+
+def masked_weight(torch: Any, point: Point) -> Any:
+    """A weight `[in, out]` with zeros in dropped blocks, drawn at random."""
+    (n_in, n_out), (rows, cols) = point.shape, point.block
+    n_blocks = (n_in // cols) * (n_out // rows)
+    rng = np.random.default_rng(0)
+    grid = np.zeros(n_blocks, np.float32)
+    grid[rng.choice(n_blocks, point.layer.n_kept, replace=False)] = 1
+    mask = torch.from_numpy(grid.reshape(n_in // cols, n_out // rows))
+    mask = mask.repeat_interleave(cols, 0).repeat_interleave(rows, 1)
+    return torch.randn(n_in, n_out) / n_in**0.5 * mask
+
+
+def to_bsr(matrix: Any, block: Block) -> Any:
+    """A matrix in BSR; PyTorch warns that this is in beta, once a process."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return matrix.contiguous().to_sparse_bsr(block)
+
+
+def _bsr_dense_addmm(torch: Any) -> Any:
+    operations = importlib.import_module("torch.sparse._triton_ops")
+
+    def multiply(sparse: Any, dense: Any) -> Any:
+        shape = (sparse.shape[0], dense.shape[1])
+        zero = torch.empty(shape, device=dense.device, dtype=dense.dtype)
+        return operations.bsr_dense_addmm(zero, sparse, dense, beta=0)
+
+    return multiply
+
+
+def _seconds_cuda(torch: Any, call: Any, n_times: int, rounds: int = 7) -> float:
+    """The median seconds of a call, so many of them replayed from a graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(n_times):
+            call()
+    times = []
+    for _ in range(rounds + 1):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / n_times)
+    return float(np.median(times[1:]))
+
+
+def _seconds_cpu(call: Any) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())

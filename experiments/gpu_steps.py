@@ -1,0 +1,207 @@
+"""One kind of training step on a GPU, in a process of its own: its time, and its peak of memory.
+
+    python experiments/gpu_steps.py --model=resmlp_b24 --contender=dense --out=FILE.json
+
+A step selects the masks, computes loss and gradients, and updates with AdamW. The images are noise
+that stays on the device; augmentation is left out. The allocator's peak is that of a process, so
+each contender has one of its own. A batch that would not fit is halved until it does.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import tyro
+from device_timing import compile_loops, time_loops
+from kernel_problems import gpu_engines
+from residuals import saved_bytes
+
+from pallas_kernels import ENGINES
+from pallas_kernels.layout import list_columns, list_rows
+from sparsemlp import (
+    BlockMasking,
+    InputError,
+    ResMLP,
+    resmlp_b24,
+    resmlp_cifar10,
+    resmlp_imagenet,
+    resmlp_s12,
+    resmlp_s24,
+    select_masks,
+)
+from sparsemlp.errors import SaveError
+from sparsemlp.files import Record, write_json
+from sparsemlp.losses import cross_entropy
+from sparsemlp.plan import Plan, flatten_masks
+
+RATIO = 0.8
+
+
+def _tiny(**changes: Any) -> ResMLP:
+    return ResMLP(image_size=32, patch_size=8, dim=32, depth=1, expansion=2, **changes)
+
+
+MODELS: dict[str, tuple[Callable[..., ResMLP], int, tuple[int, int], bool]] = {
+    "resmlp_b24": (resmlp_b24, 64, (64, 64), False),
+    "resmlp_imagenet": (resmlp_imagenet, 256, (64, 64), True),
+    "resmlp_s24": (resmlp_s24, 256, (64, 64), False),
+    "resmlp_s12": (resmlp_s12, 256, (64, 64), False),
+    "resmlp_cifar10": (resmlp_cifar10, 128, (32, 32), True),
+    "tiny": (_tiny, 2, (32, 32), False),
+}
+"""By name, the ones that tell most first: model, images in a step, block, and whether the token
+mixing, whose sides the block then divides, is masked beside the channel mixing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which step, and where its record goes."""
+
+    model: str
+    """resmlp_b24, resmlp_imagenet, resmlp_s24, resmlp_s12, resmlp_cifar10 or tiny."""
+    contender: str
+    """dense, reference, or the name of an engine for GPUs."""
+    out: Path
+    """File for the record."""
+    dtype: str = "bfloat16"
+    """Dtype of the computation: bfloat16 or float32. Parameters are float32."""
+    rounds: int = 5
+    """Turns; the median is over these."""
+    smoke: bool = False
+    """Try the program without a GPU, with interpreted kernels; nothing is measured."""
+
+
+def main() -> int:
+    """Measures the step that the command line names."""
+    try:
+        options = tyro.cli(Options, description=__doc__)
+        write_json(options.out, measure_step(options))
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure_step(options: Options) -> Record:
+    """The record of a step.
+
+    Raises:
+      InputError: an option that is unknown, or an engine that cannot run here.
+    """
+    if options.model not in MODELS:
+        raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(MODELS)}")
+    if options.smoke:
+        ENGINES.update(gpu_engines(interpret=True))
+    is_dense = options.contender == "dense"
+    make, batch, block, with_tokens = MODELS[options.model]
+    pattern = "*/X*/kernel" if with_tokens else "*/XChannel?/kernel"
+    plan: Plan = {} if is_dense else {pattern: BlockMasking(block, RATIO)}
+    engine = "reference" if is_dense else options.contender
+    model = make(plan=plan, engine=engine, dtype=jnp.dtype(options.dtype))
+    memory = jax.devices()[0].memory_stats() or {}
+    batch, estimated = fitting_batch(model, batch, memory.get("bytes_limit"))
+    images = jax.random.normal(jax.random.key(0), (batch, *_image_shape(model)))
+    params = jax.jit(model.init)(jax.random.key(1), images[:1])["params"]
+    optimizer = optax.adamw(1e-3)
+
+    def step(params: Any, state: Any, images: Any) -> tuple[Any, Any]:
+        gradients = jax.grad(_loss(model))(params, images)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    n_steps = 1 if options.smoke else 5
+
+    def steps(given: tuple[Any, Any], images: Any) -> tuple[Any, Any]:
+        return jax.lax.fori_loop(0, n_steps, lambda _, own: step(own[0], own[1], images), given)
+
+    given = (params, optimizer.init(params))
+    compiled = jax.jit(steps, donate_argnums=0).lower(given, images).compile()
+    analysis: Any = compiled.memory_analysis()
+    kept = jax.tree.map(jnp.copy, params)
+
+    def run(n_calls: int) -> None:
+        nonlocal given
+        for _ in range(n_calls):
+            given = compiled(given, images)
+        jax.block_until_ready(given)
+
+    timed, _ = time_loops({"step": run}, n_steps, options.rounds)
+    memory = jax.devices()[0].memory_stats() or {}
+    record: Record = {
+        "key": f"{options.model} {options.contender} {options.dtype}",
+        "measured": not options.smoke,
+        **{name: getattr(options, name) for name in ("model", "contender", "dtype")},
+        "batch": batch,
+        "block": list(block),
+        "ratio": 0.0 if is_dense else RATIO,
+        "masked": "" if is_dense else pattern,
+        "step_ms": 1e3 * timed["step"].median,
+        "quartiles_ms": [1e3 * timed["step"].low, 1e3 * timed["step"].high],
+        "estimated_bytes": estimated,
+        "planned_bytes": analysis.temp_size_in_bytes,
+        "allocator_peak_bytes": memory.get("peak_bytes_in_use"),
+    }
+    return record if is_dense else record | _selection(model, kept, options)
+
+
+def fitting_batch(model: ResMLP, batch: int, limit: int | None) -> tuple[int, int]:
+    """The largest batch of so many images, halved as often as memory asks, and its bytes.
+
+    Counted are what the forward pass keeps for the backward pass, and parameters, gradients and
+    AdamW's two moments; a quarter of the device is left for everything else.
+    """
+    while True:
+        images = jax.ShapeDtypeStruct((batch, *_image_shape(model)), jnp.float32)
+        params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+        n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
+        needed = saved_bytes(_loss(model), params, images) + 5 * 4 * n_params
+        if limit is None or needed <= 0.75 * limit or batch == 1:
+            return batch, needed
+        batch //= 2
+
+
+def _selection(model: ResMLP, params: Any, options: Options) -> Record:
+    """Milliseconds of the selection of all masks, and of the lists that kernels make of them."""
+
+    def select(params: Any) -> Any:
+        return [mask.kept for mask in flatten_masks(select_masks(params, model.plan)).values()]
+
+    masks = flatten_masks(jax.eval_shape(lambda p: select_masks(p, model.plan), params))
+    grids = [
+        (m.kernel_shape[0] // m.block[1], m.kernel_shape[1] // m.block[0]) for m in masks.values()
+    ]
+
+    def lists(kept: Any) -> Any:
+        pairs = zip(kept, grids, strict=True)
+        return [(list_rows(ids, grid), list_columns(ids, grid)) for ids, grid in pairs]
+
+    functions = {
+        "selection_ms": (select, (params,)),
+        "metadata_ms": (lists, (jax.jit(select)(params),)),
+    }
+    n_times = 1 if options.smoke else 10
+    timed, failed = time_loops(compile_loops(functions, n_times), n_times, options.rounds)
+    return {name: 1e3 * found.median for name, found in timed.items()} | {"failed": failed}
+
+
+def _loss(model: ResMLP) -> Callable[[Any, Any], Any]:
+    def loss(params: Any, images: Any) -> Any:
+        masks = select_masks(params, model.plan)
+        logits: Any = model.apply({"params": params, "masks": masks}, images, train=True)
+        targets = jax.nn.one_hot(jnp.zeros(len(logits), int), logits.shape[-1])
+        return jnp.mean(cross_entropy(logits, targets))
+
+    return loss
+
+
+def _image_shape(model: ResMLP) -> tuple[int, int, int]:
+    return model.image_size, model.image_size, model.channels
+
+
+if __name__ == "__main__":
+    sys.exit(main())

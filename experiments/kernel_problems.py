@@ -1,0 +1,244 @@
+"""A problem of a kernel as arrays: its operands, who computes it, and how right a result is."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels import ENGINES, Engine, Neighbours, Reference, SparseLayer, Weights, dense
+from pallas_kernels.tuning import Problem
+from sparsemlp import BlockMask
+from sparsemlp.blocks import n_kept_blocks
+from sparsemlp.mlp import Linear, sparse_mlp
+
+PRODUCTS = ("product", "input_gradient", "kernel_gradient")
+KERNELS = (*PRODUCTS, "mlp", "compact_gradient", "pruned_input_gradient")
+CHANNELS = 256
+"""Of x along the token axis, if they divide its rows."""
+
+
+class Work(NamedTuple):
+    """What is timed and checked.
+
+    Attributes:
+      sparse: `sparse(engine)(*operands)`.
+      dense: XLA's way without a mask, or without what an engine can skip: `dense(*operands)`.
+      operands: arrays.
+      n_terms: how many products a number of the result sums, at most.
+      reference: what defines the result, with the mask: `reference(*operands)`.
+      n_roundings: how often a number is rounded to the operands' dtype on its way.
+    """
+
+    sparse: Callable[[Engine], Callable[..., Any]]
+    dense: Callable[..., Any]
+    operands: tuple[Any, ...]
+    n_terms: int
+    reference: Callable[..., Any] | None = None
+    n_roundings: int = 1
+
+
+def gpu_engines(interpret: bool = False) -> dict[str, Engine]:
+    """The engines of this version that are for GPUs; without one, those that can be interpreted."""
+    layer = SparseLayer((256, 256), (64, 64), 3, -1, "bfloat16")
+    found = {
+        name: engine
+        for name, engine in ENGINES.items()
+        if name != "reference" and engine.reason_against(layer, "gpu") is None
+    }
+    if not interpret:
+        return found
+    return {
+        name: type(engine)(interpret=True)  # pyright: ignore[reportCallIssue]
+        for name, engine in found.items()
+        if hasattr(engine, "interpret")
+    }
+
+
+def layer_of(
+    shape: tuple[int, int], block: tuple[int, int], ratio: float, axis: Any, dtype: str
+) -> SparseLayer:
+    """A layer with the blocks that selection at a ratio keeps."""
+    n_blocks = math.prod(shape) // math.prod(block)
+    return SparseLayer(shape, block, n_kept_blocks(n_blocks, ratio), axis, dtype)
+
+
+def kept_blocks(layer: SparseLayer) -> jax.Array:
+    """Ids of kept blocks, drawn at random, as uneven over the lines as selection leaves them."""
+    n_blocks = math.prod(layer.kernel_shape) // math.prod(layer.block)
+    drawn = np.random.default_rng(0).choice(n_blocks, layer.n_kept, replace=False)
+    return jnp.asarray(np.sort(drawn), jnp.int32)
+
+
+def random_rows(layer: SparseLayer, n_rows: int, features: int, seed: int) -> jax.Array:
+    """Normal numbers in the shape of x with so many features."""
+    shape = (n_rows, features)
+    if layer.axis == -2:
+        channels = CHANNELS if n_rows % CHANNELS == 0 else n_rows
+        shape = (n_rows // channels, features, channels)
+    return jax.random.normal(jax.random.key(seed), shape, jnp.dtype(layer.dtype))
+
+
+def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
+    """The work of a kernel.
+
+    Args:
+      kernel: one of `KERNELS`. With `compact_gradient` the block of the layer is that of x, with
+        `pruned_input_gradient` it is N and M of the neighbours that are kept.
+      layer: the layer.
+      n_rows: rows of x, or samples times channels along the token axis.
+    """
+    (n_in, n_out), axis, dtype = layer.kernel_shape, layer.axis, jnp.dtype(layer.dtype)
+    w = jax.random.normal(jax.random.key(2), (n_in, n_out), dtype) / jnp.asarray(n_in**0.5, dtype)
+    bias = jnp.ones(n_out, dtype)
+    x, dy = (random_rows(layer, n_rows, n, seed) for seed, n in enumerate((n_in, n_out)))
+    match kernel:
+        case "product":
+            return Work(
+                lambda e: lambda x, w, b, kept: e.product(x, w, b, kept, layer),
+                lambda x, w, b, kept: dense.product(x, w, b, axis),
+                (x, w, bias, kept_blocks(layer)),
+                n_in,
+            )
+        case "input_gradient":
+            return Work(
+                lambda e: lambda dy, w, kept: e.input_gradient(dy, w, kept, layer),
+                lambda dy, w, kept: dense.input_gradient(dy, w, axis),
+                (dy, w, kept_blocks(layer)),
+                n_out,
+            )
+        case "kernel_gradient":
+            return Work(
+                lambda e: lambda x, dy, kept: e.kernel_gradient(x, dy, kept, layer),
+                lambda x, dy, kept: dense.kernel_gradient(x, dy, axis),
+                (x, dy, kept_blocks(layer)),
+                n_rows,
+            )
+        case "compact_gradient":
+            height, width = layer.block
+            n_blocks = n_rows * n_in // (height * width)
+            ids = np.random.default_rng(0).choice(n_blocks, layer.n_kept, replace=False)
+            values = jax.random.normal(jax.random.key(3), (layer.n_kept, height, width), dtype)
+            return Work(
+                lambda e: lambda values, ids, dy: e.compact_gradient(values, ids, dy, n_in, axis),
+                lambda values, ids, dy: Reference().compact_gradient(values, ids, dy, n_in, axis),
+                (values, jnp.asarray(np.sort(ids), jnp.int32), dy),
+                n_rows,
+            )
+        case "pruned_input_gradient":
+            kept = Neighbours(*layer.block)
+            return Work(
+                lambda e: lambda dy, w: e.pruned_input_gradient(dy, w, kept, axis),
+                lambda dy, w: Reference().pruned_input_gradient(dy, w, kept, axis),
+                (dy, w),
+                n_out,
+            )
+        case "mlp":
+            return _pair(layer, n_rows, dtype)
+    raise ValueError(f"there is no kernel {kernel!r}: choose one of {', '.join(KERNELS)}")
+
+
+def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
+    """Forward and backward of a layer and its like back, the narrower sides outside."""
+    narrow, hidden = sorted(layer.kernel_shape)
+    first = dataclasses.replace(layer, kernel_shape=(narrow, hidden))
+    second = dataclasses.replace(layer, kernel_shape=(hidden, narrow))
+    x, dy = (random_rows(first, n_rows, narrow, seed) for seed in (0, 1))
+    arrays = []
+    for seed, own in enumerate((first, second)):
+        w = jax.random.normal(jax.random.key(seed), own.kernel_shape, dtype)
+        arrays += [w / jnp.asarray(own.kernel_shape[0] ** 0.5, dtype)]
+        arrays += [jnp.ones(own.kernel_shape[1], dtype), kept_blocks(own)]
+
+    def sparse(engine: Engine) -> Callable[..., Any]:
+        def run(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
+            weights = (Weights(w1, b1, k1), Weights(w2, b2, k2))
+            y = engine.mlp(x, weights, (first, second), residual=True)
+            return y, engine.mlp_gradients(x, dy, weights, (first, second), residual=True)
+
+        return run
+
+    def without(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
+        def pair(*given: Any) -> Any:
+            x, w1, b1, w2, b2 = given
+            return sparse_mlp(x, Linear(w1, b1), Linear(w2, b2), residual=True)
+
+        y, pullback = jax.vjp(pair, x, w1, b1, w2, b2)
+        return y, pullback(dy)
+
+    def masked(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
+        masks = [BlockMask(k, o.kernel_shape, o.block) for k, o in ((k1, first), (k2, second))]
+
+        def pair(*given: Any) -> Any:
+            x, w1, b1, w2, b2 = given
+            linears = (Linear(w1, b1, masks[0]), Linear(w2, b2, masks[1]))
+            return sparse_mlp(x, *linears, residual=True, engine="reference")
+
+        y, pullback = jax.vjp(pair, x, w1, b1, w2, b2)
+        return y, pullback(dy)
+
+    # Rounded on the way: hidden units before and after GELU, their gradient before and after.
+    operands = (x, dy, *arrays)
+    return Work(sparse, without, operands, max(hidden, n_rows), masked, n_roundings=5)
+
+
+def expected(work: Work) -> Any:
+    """The result by engine `reference`, float32 operands multiplied without rounding them."""
+
+    def widened(a: Any) -> Any:
+        return a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a
+
+    reference = work.reference or work.sparse(Reference())
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(reference)(*map(widened, work.operands))
+
+
+def reason_wrong(results: Any, wanted: Any, dtype: str, work: Work) -> str:
+    """Why results are wrong, from their distance to those in float32; empty if they are right.
+
+    A result sums K products of operands. Float32 operands may be cut to TF32 (10 bits, so up to u =
+    2^-10 each), bfloat16 ones are exact; the sum rounds K partial sums to float32 (2^-24 each, as
+    does the wanted one), the result once or R times to its dtype. Errors of terms that are
+    independent add in squares, so relative to the root mean square of the result the distance has
+    the standard deviation `2 u + 2^-24 sqrt(K) + R eps / 2`; the bound is 4 of these for its own
+    root mean square, and 40 for the largest of all entries, whose own size may be many times that
+    of the mean. A block that is missing or too much changes a result by the fraction of the sum
+    that it is.
+
+    Args:
+      results: arrays, or trees of them.
+      wanted: the same in float32.
+      dtype: of the operands.
+      work: what K and R are taken from.
+    """
+    operand = 2.0**-10 if dtype == "float32" else 0.0
+    of_result = float(jnp.finfo(jnp.dtype(dtype)).eps) / 2
+    deviation = 2 * operand + 2.0**-24 * math.sqrt(work.n_terms) + work.n_roundings * of_result
+    pairs = zip(jax.tree.leaves(results), jax.tree.leaves(wanted), strict=True)
+    for index, (got, want) in enumerate(pairs):
+        a, b = got.astype(jnp.float32), want.astype(jnp.float32)
+        scale = float(jnp.sqrt(jnp.mean(jnp.square(b))))
+        mean = float(jnp.sqrt(jnp.mean(jnp.square(a - b))))
+        most = float(jnp.max(jnp.abs(a - b)))
+        if not mean <= 4 * deviation * scale or not most <= 40 * deviation * scale:
+            return (
+                f"result {index} is off by {mean:.2e} in the mean and {most:.2e} at most, where "
+                f"{4 * deviation * scale:.2e} and {40 * deviation * scale:.2e} are allowed"
+            )
+        if not bool(jnp.all((b != 0) | (a == 0))):
+            return f"result {index} is not zero where it has to be"
+    return ""
+
+
+def problem_of(engine: Engine, kernel: str, layer: SparseLayer, n_rows: int) -> Problem:
+    """The problem that a kernel's table of measurements knows."""
+    found = layer.problem(engine.name, engine.version, kernel, n_rows)
+    if kernel == "pruned_input_gradient":
+        return dataclasses.replace(found, density=layer.block[0] / layer.block[1])
+    if kernel == "compact_gradient":
+        kept = layer.n_kept * math.prod(layer.block)
+        return dataclasses.replace(found, density=kept / (n_rows * layer.kernel_shape[0]))
+    return found

@@ -1,0 +1,227 @@
+"""Finds how each kernel is cut best on this GPU, and where it beats XLA, and writes it down.
+
+    python experiments/tune.py
+
+tries the configurations of every GPU engine on the layers of the published models, checks each
+result against engine `reference`, times those that are right in turns with XLA's dense product, and
+writes the table of this kind of GPU, `pallas_kernels/tables/DEVICE.json`: kernels look up how they
+are cut there, and `--engine=auto` where they are taken. The table is written anew after each layer;
+a run that was stopped goes on where it was.
+
+    python experiments/tune.py --interpret --out=table.json
+
+tries the program without a GPU, on tiny layers. What it writes is marked as no measurement.
+"""
+
+import dataclasses
+import datetime
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import tyro
+from candidates import measure, plain
+from kernel_problems import KERNELS, PRODUCTS, gpu_engines, layer_of, problem_of
+from rich.console import Console
+
+from pallas_kernels import Engine, SparseLayer
+from pallas_kernels.tuning import FORMAT, TABLES, table_file
+from sparsemlp import InputError, parse_block
+from sparsemlp.blocks import divides, format_block
+from sparsemlp.config import open_default
+from sparsemlp.environment import describe_environment
+from sparsemlp.errors import SaveError
+from sparsemlp.files import Record, write_json
+
+_SHAPES = ("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is tuned, and where the table is."""
+
+    engine: Annotated[tuple[str, ...], open_default("NAME ...", "every engine for GPUs")] = ()
+    """Engines to tune."""
+    kernel: tuple[str, ...] = (*PRODUCTS, "mlp")
+    """Kernels: product, input_gradient, kernel_gradient, mlp; compact_gradient (its block is that
+    of the activation), pruned_input_gradient (its block 2x4 keeps 2 of 4 neighbours)."""
+    shape: tuple[str, ...] = _SHAPES
+    """Inputs and outputs of the layers, INxOUT."""
+    block: tuple[str, ...] = ("32x32", "64x64", "128x128")
+    """Blocks of the mask, ROWSxCOLS."""
+    ratio: tuple[float, ...] = (0.8, 0.5, 0.9)
+    """Fractions of blocks to drop."""
+    rows: tuple[int, ...] = (8192, 32768)
+    """Rows of x."""
+    dtype: tuple[str, ...] = ("bfloat16", "float32")
+    """Dtypes of the operands."""
+    tokens: bool = False
+    """Contract the tokens (axis -2)."""
+    rounds: int = 5
+    """Turns of each configuration; their medians are compared."""
+    candidates: int = 40
+    """Configurations of a kernel to try, the heuristic's first, then others drawn at random."""
+    minutes: float = 60.0
+    """When to stop, after the layer at hand; a new call goes on from there."""
+    interpret: bool = False
+    """Try the program without a GPU: kernels are interpreted, and nothing is measured."""
+    out: Annotated[Path | None, open_default("FILE.json", "the table of this kind of GPU")] = None
+    """The table."""
+
+
+def main() -> int:
+    """Tunes what the command line names, one problem after the other."""
+    try:
+        tune(tyro.cli(Options, description=__doc__))
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def tune(options: Options) -> None:
+    """Writes the table anew after each problem.
+
+    Raises:
+      InputError: an option that cannot be tuned, or there is no GPU.
+      SaveError: the table cannot be written.
+    """
+    _check(options)
+    began, layers = time.monotonic(), _layers(options)
+    environment = describe_environment()
+    engines = gpu_engines(options.interpret)
+    unknown = set(options.engine) - set(engines)
+    if unknown:
+        raise InputError(f"--engine={unknown.pop()} is none of {', '.join(engines)}")
+    path = options.out or table_file(environment["device"])
+    table = _open_table(path, options.interpret, environment)
+    done = {_key(entry["problem"]) for entry in table["entries"]}
+    with Console(stderr=True).status("") as status:
+        for layer, kernel, n_rows in layers:
+            for name in options.engine or engines:
+                engine = engines[name]
+                problem = problem_of(engine, kernel, layer, n_rows)
+                if _key(plain(problem)) in done or not _able(engine, kernel, layer):
+                    continue
+                if time.monotonic() - began > 60 * options.minutes:
+                    print(f"--minutes={options.minutes:g} are over: the same command goes on")
+                    return
+                status.update(f"{name} {kernel} {layer.kernel_shape} {format_block(layer.block)}")
+                done.add(_key(plain(problem)))
+                entry = measure(
+                    engine,
+                    problem,
+                    layer,
+                    n_candidates=options.candidates,
+                    rounds=options.rounds,
+                    is_interpreted=options.interpret,
+                )
+                table["entries"].append(entry)
+                write_json(path, table)
+    measured = "" if table["measured"] else " (interpreted: no measurement)"
+    print(f"{len(table['entries'])} entries in {path}{measured}")
+
+
+def _able(engine: Engine, kernel: str, layer: SparseLayer) -> bool:
+    if kernel == "mlp":
+        n_in, n_out = sorted(layer.kernel_shape)
+        pair = [dataclasses.replace(layer, kernel_shape=s) for s in ((n_in, n_out), (n_out, n_in))]
+        return engine.fuses(pair[0], pair[1])
+    return kernel not in PRODUCTS or engine.reason_against(layer, "gpu") is None
+
+
+def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:
+    """What is tuned, the first choice of each option first."""
+    found = []
+    for dtype in options.dtype:
+        for ratio in options.ratio:
+            for n_rows in options.rows:
+                for text in options.shape:
+                    n_in, n_out = (int(side) for side in text.split("x"))
+                    for block in map(parse_block, options.block):
+                        for kernel in options.kernel:
+                            layer = _layer(kernel, (n_in, n_out), block, ratio, n_rows, options)
+                            if layer is not None:
+                                found.append(
+                                    (dataclasses.replace(layer, dtype=dtype), kernel, n_rows)
+                                )
+    return found
+
+
+def _layer(
+    kernel: str,
+    shape: tuple[int, int],
+    block: tuple[int, int],
+    ratio: float,
+    n_rows: int,
+    options: Options,
+) -> SparseLayer | None:
+    """The layer of a kernel; None if its block does not divide what it has to."""
+    axis = -2 if options.tokens else -1
+    if kernel == "compact_gradient":
+        fits = n_rows % block[0] == 0 and shape[0] % block[1] == 0
+        layer = layer_of((shape[0], n_rows), block, ratio, axis, "float32") if fits else None
+        return layer and dataclasses.replace(layer, kernel_shape=shape)
+    if kernel == "pruned_input_gradient":
+        fits = block[0] < block[1] and shape[1] % block[1] == 0
+        return SparseLayer(shape, block, 1, axis, "float32") if fits else None
+    if kernel == "mlp" and (options.tokens or shape[0] > shape[1]):
+        return None
+    shapes = [shape, *([(shape[1], shape[0])] if kernel == "mlp" else [])]
+    if not all(divides(block, own) for own in shapes):
+        return None
+    return layer_of(shape, block, ratio, axis, "float32")
+
+
+def _open_table(path: Path, interpret: bool, environment: Record) -> Record:
+    """The table as far as it is, or a new one."""
+    about = {
+        "format": FORMAT,
+        "measured": not interpret,
+        "device": environment["device"],
+        "versions": {name: environment["versions"][name] for name in ("jax", "jaxlib")},
+        "script": "experiments/tune.py",
+        "date": str(datetime.date.today()),
+    }
+    if not path.exists():
+        return {**about, "entries": []}
+    table = json.loads(path.read_text())
+    for name in ("format", "measured", "device", "versions"):
+        if table.get(name) != about[name]:
+            raise InputError(
+                f"--out={path} was made with {name} {table.get(name)}, this is {about[name]}: "
+                "remove it to begin anew, or choose another file"
+            )
+    return table
+
+
+def _check(options: Options) -> None:
+    if options.rounds < 1 or options.candidates < 1:
+        raise InputError("--rounds and --candidates must be at least 1")
+    for kernel in options.kernel:
+        if kernel not in KERNELS:
+            raise InputError(f"--kernel={kernel} is none of {', '.join(KERNELS)}")
+    for text in options.shape:
+        if len(text.split("x")) != 2 or not all(side.isdecimal() for side in text.split("x")):
+            raise InputError(f"--shape={text} is not INxOUT, such as 384x1536")
+    if options.interpret:
+        if options.out is None or options.out.absolute().is_relative_to(TABLES):
+            raise InputError(
+                f"--interpret measures nothing: give --out=FILE.json outside of {TABLES}"
+            )
+    elif jax.default_backend() != "gpu":
+        raise InputError(
+            f"there is no GPU to tune for, JAX runs on {jax.default_backend()!r}: pip install -e "
+            "'.[cuda13]' on a machine that has one, or try the program with --interpret"
+        )
+
+
+def _key(problem: Record) -> str:
+    return str(sorted(problem.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""How each kernel of engine `triton` is cut: its configurations, a heuristic and a search space.
+
+No heuristic was timed on a GPU. A search space holds what fits: sides are powers of two, the tiles
+of a loop with all loads in flight fit the shared memory of an A30, the smaller of the GPUs that the
+kernels are compiled for, and what a thread keeps of a sum leaves room for its operands, so that no
+register is spilled.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+from pallas_kernels.engine import SparseLayer
+from pallas_kernels.triton.launch import Tiles
+from pallas_kernels.tuning import Problem
+
+VERSION = 1
+"""Raised when a kernel changes so that times or configurations that were measured no longer hold.
+"""
+SHARED_BYTES = 160 << 10
+SUMS_OF_A_THREAD = 64
+"""Float32 numbers of the result that a thread keeps, at most."""
+_POWERS = (16, 32, 64, 128, 256)
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientTiles(Tiles):
+    """How a kernel's gradient is cut.
+
+    Attributes:
+      programs: how many programs it is cut into at least, if it has the rows.
+    """
+
+    programs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CompactTiles(Tiles):
+    """How the gradient from kept blocks of an activation is cut; `rows` of them are one product.
+
+    Attributes:
+      outputs: outputs of one program, at most.
+    """
+
+    outputs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PrunedTiles(Tiles):
+    """How the product with a pruned gradient is cut.
+
+    Attributes:
+      inputs: inputs of one program, at most.
+      outputs: outputs of one product, at least; two groups at least in any case.
+    """
+
+    inputs: int
+    outputs: int
+
+
+def product_tiles(layer: SparseLayer) -> Tiles:
+    """How `product` and `input_gradient` are cut where nothing was measured."""
+    is_large = math.prod(layer.block) > 64 * 64
+    rows = 64 if is_large and layer.dtype == "float32" else 128
+    return Tiles(rows, warps=8 if is_large else 4, stages=3)
+
+
+def gradient_tiles(layer: SparseLayer) -> GradientTiles:
+    """How `kernel_gradient` is cut where nothing was measured."""
+    warps = 8 if math.prod(layer.block) > 64 * 64 else 4
+    return GradientTiles(64, warps, stages=3, programs=512)
+
+
+def compact_tiles() -> CompactTiles:
+    """How `compact_gradient` is cut where nothing was measured."""
+    return CompactTiles(32, warps=4, stages=2, outputs=64)
+
+
+def pruned_tiles() -> PrunedTiles:
+    """How `pruned_input_gradient` is cut where nothing was measured."""
+    return PrunedTiles(64, warps=4, stages=2, inputs=64, outputs=32)
+
+
+def search_space(problem: Problem) -> Iterator[Tiles]:
+    """Every configuration of a kernel that is worth a try; nothing of kernels that have none."""
+    (rows, cols), n_bytes = problem.block, 4 if problem.dtype == "float32" else 2
+    launches = itertools.product((4, 8), (2, 3, 4))
+    match problem.kernel:
+        case "product" | "input_gradient":
+            width, depth = (rows, cols) if problem.kernel == "product" else (cols, rows)
+            for (warps, stages), size in itertools.product(launches, _POWERS[1:]):
+                if _fits(size, width, depth, warps, stages, n_bytes):
+                    yield Tiles(size, warps, stages)
+        case "kernel_gradient":
+            sizes = itertools.product(_POWERS[1:4], (264, 512, 1024))
+            for (warps, stages), (size, programs) in itertools.product(launches, sizes):
+                if _fits(cols, rows, size, warps, stages, n_bytes):
+                    yield GradientTiles(size, warps, stages, programs)
+        case "compact_gradient":
+            sizes = itertools.product((16, 32, 64), (32, 64, 128))
+            for (warps, stages), (size, outputs) in itertools.product(launches, sizes):
+                if _fits(max(16, cols), outputs, size, warps, stages, n_bytes):
+                    yield CompactTiles(size, warps, stages, outputs)
+        case "pruned_input_gradient":
+            sizes = itertools.product((32, 64, 128), (32, 64, 128), (32, 64))
+            for (warps, stages), (size, inputs, outputs) in itertools.product(launches, sizes):
+                depth = max(outputs, 2 * problem.block[1])
+                # The comparisons hold a chunk of the gradient in registers, about twice, and are
+                # written out once for each that is kept or dropped.
+                n, m = problem.block
+                chunk = size * depth // (32 * warps)
+                held = size * inputs // (32 * warps) + 2 * chunk
+                has_room = held <= 96 and chunk * min(n, m - n) <= 512
+                if has_room and _fits(size, inputs, depth, warps, stages, n_bytes):
+                    yield PrunedTiles(size, warps, stages, inputs, outputs)
+
+
+def _fits(height: int, width: int, depth: int, warps: int, stages: int, n_bytes: int) -> bool:
+    """Whether a program that sums a tile `[height, width]` over `depth` at a time has the room."""
+    # Tensor cores give each warp 16 rows of the result or more; fewer leave warps without work.
+    has_work = warps == 4 or height * width >= 256 * warps
+    sums = height * width // (32 * warps)
+    shared = stages * (height + width) * depth * n_bytes
+    return has_work and sums <= SUMS_OF_A_THREAD and shared <= SHARED_BYTES

@@ -1,0 +1,91 @@
+"""The whole GPU benchmark runs without a GPU as a trial, and says that it measured nothing."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import benchmark
+import benchmark_gpu
+import gpu_figures
+import gpu_report
+import jax
+import pytest
+from benchmark_gpu import Gpu, measure_gpu
+
+from sparsemlp import InputError
+from sparsemlp.history import History
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a trial run; the kernels need not be compiled well."""
+    folder = tmp_path_factory.mktemp("trial") / "gpu"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        # Other tests of this process hold arrays.
+        patch.setattr(benchmark_gpu, "clear_backends", lambda: None)
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            measure_gpu(Gpu(out=folder, rounds=1, smoke=True))
+            yield folder
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_every_part_leaves_its_results(trial: Path):
+    checks = History(trial / "correctness.jsonl").read()
+    assert checks
+    assert not any(record["wrong"] for record in checks)
+    products = History(trial / "products.jsonl").read()
+    assert "triton" in products[0]["phases"]["forward_backward"]
+    steps = [json.loads(path.read_text()) for path in (trial / "steps").glob("*.json")]
+    assert len(steps) == 1
+    assert all(step["step_ms"] > 0 for step in steps)
+    assert all(step["metadata_ms"] > 0 for step in steps)
+
+
+def test_nothing_of_a_trial_passes_for_a_measurement(trial: Path):
+    for record in (
+        json.loads((trial / "device.json").read_text()),
+        *History(trial / "correctness.jsonl").read(),
+        *History(trial / "products.jsonl").read(),
+        *(json.loads(path.read_text()) for path in (trial / "steps").glob("*.json")),
+    ):
+        assert record["measured"] is False
+    text = (trial / "table.md").read_text()
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert all("no measurement" in line for line in headings)
+    for draw in (gpu_report.print_tables, gpu_figures.draw_roofline):
+        with pytest.raises(InputError, match="no measurement"):
+            draw(trial)
+
+
+def test_a_second_run_measures_nothing_again(trial: Path, monkeypatch: pytest.MonkeyPatch):
+    before = {path: path.read_bytes() for path in trial.rglob("*.json*")}
+    monkeypatch.setattr(benchmark_gpu, "clear_backends", lambda: None)
+    monkeypatch.setattr(benchmark_gpu, "measure_peers", lambda *_: None)
+    measure_gpu(Gpu(out=trial, rounds=1, smoke=True))
+    assert {path: path.read_bytes() for path in trial.rglob("*.json*")} == before
+
+
+def test_results_of_another_device_are_not_mixed(trial: Path, tmp_path: Path):
+    device = json.loads((trial / "device.json").read_text()) | {"device": "abacus"}
+    (tmp_path / "device.json").write_text(json.dumps(device))
+    with pytest.raises(InputError, match="abacus"):
+        measure_gpu(Gpu(out=tmp_path, smoke=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [([], "there is no GPU"), (["--minutes=0"], "--minutes"), (["--rounds=0"], "--rounds")],
+)
+def test_without_a_gpu_it_says_so_in_a_line(monkeypatch, capsys, tmp_path, arguments, words):
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    words_of_it = ["benchmark.py", "gpu", f"--out={tmp_path / 'gpu'}", *arguments]
+    monkeypatch.setattr(sys, "argv", words_of_it)
+    assert benchmark.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert not (tmp_path / "gpu").exists()

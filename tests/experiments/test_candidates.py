@@ -1,0 +1,93 @@
+"""The fastest right configuration is found; wrong and failing ones are written down, not chosen."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import candidates
+import jax.numpy as jnp
+import pytest
+from candidates import measure, plain
+from device_timing import Timed
+from kernel_problems import layer_of, problem_of
+
+from pallas_kernels import Reference
+from pallas_kernels.tuning import configure
+
+LAYER = layer_of((64, 64), (32, 32), 0.5, -1, "float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    size: int
+
+
+class Cuts(Reference):
+    """Right with sizes 1 and 4, wrong with 2, refused by the compiler with 3."""
+
+    name = "cuts"
+    seen: ClassVar[list[int]] = []
+
+    def configurations(self, problem: Any) -> list[Size]:
+        return [Size(n) for n in (1, 2, 3, 4)]
+
+    def product(self, x, kernel, bias, kept, layer):
+        problem = layer.problem(self.name, 1, "product", len(x))
+        size = configure(problem, Size(0)).size
+        self.seen.append(size)
+        if size == 3:
+            raise ValueError("out of shared memory")
+        y = super().product(x, kernel, bias, kept, layer)
+        return y + jnp.asarray(size == 2, y.dtype)
+
+
+def test_the_fastest_right_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(loops: Any, n_times: int, rounds: int) -> Any:
+        (other,) = set(loops) - {"0", "dense"}
+        times = {"0": 3e-6, other: 2e-6, "dense": 5e-6}
+        return {name: Timed(t, t, t) for name, t in times.items()}, {}
+
+    monkeypatch.setattr(candidates, "time_loops", timed)
+    entry = tune(Cuts())
+    assert entry["configuration"] == {"size": 4}
+    assert entry["microseconds"] == pytest.approx(2)
+    assert entry["dense_microseconds"] == pytest.approx(5)
+    assert entry["heuristic_microseconds"] == pytest.approx(3)
+    reasons = {r["configuration"]["size"]: r["reason"] for r in entry["rejected"]}
+    assert set(reasons) == {2, 3}
+    assert "is off by" in reasons[2]
+    assert "out of shared memory" in reasons[3]
+    assert set(Cuts.seen) == {1, 2, 3, 4}
+
+
+def test_where_none_is_right_none_is_chosen() -> None:
+    class Wrong(Cuts):
+        def configurations(self, problem: Any) -> list[Size]:
+            return [Size(2)]
+
+    entry = tune(Wrong())
+    assert entry["configuration"] == {}
+    assert entry["microseconds"] is None
+    assert len(entry["rejected"]) == 1
+
+
+def test_an_engine_without_choices_is_timed_as_it_is() -> None:
+    entry = tune(Reference())
+    assert entry["configuration"] == {}
+    assert entry["microseconds"] > 0
+    assert entry["rejected"] == []
+
+
+def test_a_dataclass_becomes_json() -> None:
+    assert plain(None) == {}
+    assert plain(problem_of(Cuts(), "product", LAYER, 40))["block"] == [32, 32]
+
+
+def tune(engine: Reference) -> dict[str, Any]:
+    return measure(
+        engine,
+        problem_of(engine, "product", LAYER, 40),
+        LAYER,
+        n_candidates=10,
+        rounds=1,
+        is_interpreted=True,
+    )

@@ -1,0 +1,24 @@
+"""Nothing begins that is not expected to end in time."""
+
+import gpu_budget
+import pytest
+from gpu_budget import Budget
+
+
+def test_a_piece_begins_only_if_the_longest_of_its_kind_would_fit(monkeypatch: pytest.MonkeyPatch):
+    now = 100.0
+    monkeypatch.setattr(gpu_budget.time, "monotonic", lambda: now)
+    budget = Budget(1.0)
+    assert budget.left == 60
+    assert budget.allows("point")
+    budget.note("point", 20.0)
+    budget.note("point", 5.0)
+    now = 135.0
+    assert budget.left == 25
+    assert budget.share_used == pytest.approx(35 / 60)
+    assert budget.allows("point")
+    now = 145.0
+    assert not budget.allows("point")
+    assert budget.allows("step")
+    now = 161.0
+    assert not budget.allows("step")

@@ -1,0 +1,105 @@
+"""A check that passes what rounding explains and nothing else, for every kernel."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from kernel_problems import (
+    KERNELS,
+    PRODUCTS,
+    expected,
+    gpu_engines,
+    layer_of,
+    problem_of,
+    reason_wrong,
+    work_of,
+)
+
+from pallas_kernels import Reference, SparseLayer, Triton
+
+LAYER = layer_of((64, 128), (32, 32), 0.5, -1, "bfloat16")
+
+
+class Forgets(Reference):
+    """Leaves the last kept block out."""
+
+    def product(self, x, kernel, bias, kept, layer):
+        return super().product(x, kernel, bias, kept[:-1], layer)
+
+    def input_gradient(self, dy, kernel, kept, layer):
+        return super().input_gradient(dy, kernel, kept[:-1], layer)
+
+    def kernel_gradient(self, x, dy, kept, layer):
+        return super().kernel_gradient(x, dy, kept[:-1], layer)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"), [*((kernel, "bfloat16") for kernel in PRODUCTS), ("product", "float32")]
+)
+def test_the_reference_is_right_and_a_missing_block_or_mask_is_not(kernel, dtype):
+    layer = layer_of((64, 128), (32, 32), 0.5, -1, dtype)
+    work = work_of(kernel, layer, 40)
+    wanted = expected(work)
+
+    def wrong(function):
+        return reason_wrong(jax.jit(function)(*work.operands), wanted, dtype, work)
+
+    assert not wrong(work.sparse(Reference()))
+    assert "is off by" in wrong(work.sparse(Forgets()))
+    assert wrong(work.dense)
+
+
+def test_what_has_to_be_zero_has_to_be_zero():
+    work = work_of("product", LAYER, 40)
+    wanted = jnp.array([0.0, 1.0])
+    assert "not zero" in reason_wrong(jnp.array([1e-9, 1.0]), wanted, "bfloat16", work)
+    assert "is off" in reason_wrong(jnp.array([0.0, jnp.nan]), wanted, "bfloat16", work)
+    assert not reason_wrong(wanted, wanted, "bfloat16", work)
+
+
+def test_tf32_is_right_for_float32_and_three_bits_are_not():
+    layer = layer_of((64, 128), (32, 32), 0.5, -1, "float32")
+    work = work_of("product", layer, 40)
+    wanted = expected(work)
+    for bits, is_right in ((10, True), (3, False)):
+        rounded = [
+            jax.lax.reduce_precision(a, 8, bits) if a.dtype == jnp.float32 else a
+            for a in work.operands
+        ]
+        found = jax.jit(work.sparse(Reference()))(*rounded)
+        assert (reason_wrong(found, wanted, "float32", work) == "") is is_right
+
+
+BLOCKS = {"compact_gradient": (8, 8), "pruned_input_gradient": (2, 4)}
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel_has_a_dense_counterpart_of_the_same_form(kernel, axis):
+    if kernel == "mlp" and axis == -2:
+        pytest.skip("pairs of layers are fused along the features alone")
+    layer = SparseLayer((64, 128), BLOCKS.get(kernel, (32, 32)), 3, axis, "bfloat16")
+    work = work_of(kernel, layer, 32)
+    sparse = jax.eval_shape(work.reference or work.sparse(Reference()), *work.operands)
+    dense = jax.eval_shape(work.dense, *work.operands)
+    assert jax.tree.leaves(sparse) == jax.tree.leaves(dense)
+
+
+def test_an_unknown_kernel_is_named_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"no kernel 'sum'.*product"):
+        work_of("sum", LAYER, 32)
+
+
+def test_density_is_what_a_kernel_keeps():
+    triton = Triton()
+    assert problem_of(triton, "product", LAYER, 40).density == 0.5
+    pruned = SparseLayer((64, 128), (2, 8), 1, -1, "float32")
+    assert problem_of(triton, "pruned_input_gradient", pruned, 40).density == 0.25
+    compact = SparseLayer((64, 128), (8, 8), 8, -1, "float32")
+    assert problem_of(triton, "compact_gradient", compact, 64).density == 1 / 8
+
+
+def test_engines_for_gpus_are_found_and_made_to_be_interpreted():
+    assert "triton" in gpu_engines()
+    assert not {"cpu", "reference"} & set(gpu_engines())
+    for engine in gpu_engines(interpret=True).values():
+        assert engine.reason_against(LAYER, "cpu") is None

@@ -1,0 +1,89 @@
+"""The tuning program writes a table that can be read, goes on with it, and refuses bad input."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tune
+
+from pallas_kernels.tuning import TABLES, TableError, read_table
+
+TINY = ("--shape", "64x64", "--block", "32x32", "--ratio", "0.5", "--rows", "40")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["tune.py", *arguments])
+    return tune.main()
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The problems that were measured, without measuring any."""
+    problems: list[Any] = []
+
+    def measure(engine: Any, problem: Any, layer: Any, **_: Any) -> dict[str, Any]:
+        problems.append(problem)
+        times = {"microseconds": 2.0, "dense_microseconds": 3.0}
+        return {"problem": tune.plain(problem), "configuration": {}, "rejected": [], **times}
+
+    monkeypatch.setattr(tune, "measure", measure)
+    return problems
+
+
+def test_a_run_goes_on_where_the_last_one_stopped(monkeypatch, measured, tmp_path: Path):
+    out = tmp_path / "table.json"
+    arguments = ("--interpret", f"--out={out}", *TINY, "--kernel")
+    assert run(monkeypatch, *arguments, "product") == 0
+    n_first = len(measured)
+    assert n_first > 0
+    assert run(monkeypatch, *arguments, "product", "input_gradient") == 0
+    assert {problem.kernel for problem in measured[n_first:]} == {"input_gradient"}
+    entries = json.loads(out.read_text())["entries"]
+    assert len(entries) == len(measured) == len({str(e["problem"]) for e in entries})
+
+
+def test_what_was_interpreted_is_marked_and_cannot_be_used(monkeypatch, measured, tmp_path: Path):
+    out = tmp_path / "table.json"
+    assert run(monkeypatch, "--interpret", f"--out={out}", *TINY, "--kernel", "product") == 0
+    with pytest.raises(TableError, match="no measurements"):
+        read_table(out)
+    table = json.loads(out.read_text())
+    out.write_text(json.dumps(table | {"measured": True}))
+    assert [entry.problem for entry in read_table(out)] == measured
+
+
+def test_no_time_is_no_problem(monkeypatch, measured, tmp_path: Path, capsys):
+    out = tmp_path / "table.json"
+    assert run(monkeypatch, "--interpret", f"--out={out}", *TINY, "--minutes=0") == 0
+    assert not measured
+    assert "goes on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "there is no GPU"),
+        (["--interpret"], "--out=FILE.json"),
+        (["--interpret", f"--out={TABLES / 'cpu.json'}"], "--out=FILE.json"),
+        (["--kernel=sum"], "--kernel=sum"),
+        (["--shape=8by8"], "--shape=8by8"),
+        (["--rounds=0"], "--rounds"),
+        (["--interpret", "--out=x.json", "--engine=warp"], "--engine=warp"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, words):
+    monkeypatch.setattr(tune.jax, "default_backend", lambda: "cpu")
+    assert run(monkeypatch, *arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+
+
+def test_a_table_of_another_device_is_not_continued(monkeypatch, measured, tmp_path, capsys):
+    out = tmp_path / "table.json"
+    out.write_text(json.dumps({"format": 1, "measured": False, "device": "abacus"}))
+    assert run(monkeypatch, "--interpret", f"--out={out}", *TINY) == 2
+    assert "abacus" in capsys.readouterr().err
+    assert not measured

@@ -1,0 +1,69 @@
+"""Every engine for GPUs computes on a real one what `reference` computes: `pytest -m gpu`.
+
+The cases of the conformance test, and products with many tiles at the precision that training uses.
+Run this before anything is timed on a device.
+"""
+
+import jax
+import pytest
+import test_conformance as conformance
+from gpu_points import Point
+from gpu_products import check_engines
+from kernel_problems import PRODUCTS, gpu_engines, work_of
+
+from pallas_kernels import ENGINES
+
+pytestmark = pytest.mark.gpu
+
+EVERY_ENGINE = pytest.mark.parametrize("engine", gpu_engines())
+POINTS = [
+    Point((512, 1024), (side, side), ratio, n_rows, dtype)
+    for side in (16, 32, 64, 128)
+    for ratio, n_rows in ((0.8, 1000), (0.5, 4096))
+    for dtype in ("bfloat16", "float32")
+]
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu() -> None:
+    if jax.default_backend() != "gpu":
+        pytest.fail(f"JAX runs on {jax.default_backend()!r}: pip install -e '.[cuda13]'")
+
+
+@EVERY_ENGINE
+@pytest.mark.parametrize("case", conformance.COVERING, ids=str)
+def test_an_engine_computes_on_the_device_what_the_reference_computes(engine, case):
+    mask = conformance.operands_of(case).mask
+    conformance.skip_unless_able(engine, mask, case.axis, case.dtype)
+    conformance.check(engine, case)
+
+
+@EVERY_ENGINE
+@conformance.AXES
+@conformance.DTYPES
+@pytest.mark.parametrize("pattern", conformance.PATTERNS)
+def test_empty_and_full_rows_and_columns_on_the_device(engine, axis, dtype, pattern):
+    conformance.test_a_mask_may_leave_rows_and_columns_of_blocks_empty_or_full(
+        engine, axis, dtype, pattern
+    )
+
+
+@EVERY_ENGINE
+@pytest.mark.parametrize("point", POINTS, ids=str)
+def test_many_tiles_at_the_precision_of_training(engine, point):
+    with jax.default_matmul_precision("default"):
+        records = list(check_engines({engine: ENGINES[engine]}, [point]))
+    if not records:
+        pytest.skip("the engine does not take this block")
+    assert [record["wrong"] for record in records] == [""] * len(records)
+
+
+@EVERY_ENGINE
+def test_two_runs_give_the_same_bits(engine):
+    point = Point((512, 1024), (64, 64), 0.8, 4096, "bfloat16")
+    for kernel in PRODUCTS:
+        work = work_of(kernel, point.layer, point.n_rows)
+        run = jax.jit(work.sparse(ENGINES[engine]))
+        first = run(*work.operands)
+        for _ in range(5):
+            assert bool((run(*work.operands) == first).all())
