@@ -41,7 +41,7 @@ LAYERS = (
     ("settings",),
     ("study_run", "published"),
     ("study", "seeds", "run_costs"),
-    ("runs_table", "comparison"),
+    ("runs_table", "comparison", "environment_table"),
     ("figures",),
     ("report",),
     ("presets", "train_state"),

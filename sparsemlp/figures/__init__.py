@@ -2,14 +2,16 @@
 
 from sparsemlp.figures.catalogue import FIGURES, draw_figures
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
-from sparsemlp.figures.files import render, save
+from sparsemlp.figures.files import check_picture, render, save, save_as
 
 __all__ = [
     "FIGURES",
     "Chosen",
     "Drawing",
     "NothingToDrawError",
+    "check_picture",
     "draw_figures",
     "render",
     "save",
+    "save_as",
 ]

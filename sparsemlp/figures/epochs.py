@@ -83,7 +83,7 @@ def changed_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         chosen,
         "changed_blocks",
         lambda run: run.column("changed_blocks"),
-        "blocks changed in the epoch",
+        "blocks changed",
         "Share of the blocks dropped or regrown between the ends of two epochs, of all blocks at "
         f"ratio {chosen.ratio:g}.",
         logarithmic=True,
