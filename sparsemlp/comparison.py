@@ -20,6 +20,8 @@ _FREE = frozenset(
 )
 """Options that are compared otherwise, or that the thesis leaves open (`score`)."""
 _OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch"})
+_BY_EPOCHS = frozenset({"mask_start_epoch", "warmup_epochs"})
+"""Options whose defaults follow from the number of epochs."""
 _OF_COSTS = ("model", "patch_size", "dim", "depth", "expansion", "epochs", "batch_size")
 """Options that the published costs depend on, beside the mask."""
 
@@ -65,10 +67,11 @@ def _compare(study: Study, published: Published, groups: list[Seeds]) -> Iterato
     for group in chosen:
         mean, spread = group.statistics(lambda run: _ours(published, run))
         if math.isnan(mean):
-            yield Comparison(published, group.first.label, note="the cost models do not know it")
+            yield Comparison(
+                published, study.label(group.first), note="the cost models do not know it"
+            )
             continue
-        variant = "" if group.first.is_dense else study.variant(group.first)
-        run = group.first.label + (f" ({variant})" if variant else "")
+        run = study.label(group.first)
         others = why_not_comparable(published, group.first)
         difference = None if others else mean - published.value
         note = f"not comparable: {others}" if others else _note(published, group.first, mean)
@@ -126,9 +129,10 @@ def _differences(
 ) -> Iterator[str]:
     if settings.dataset != "cifar10":
         yield f"the data set is {run.dataset}, the thesis' is CIFAR-10"
-    for name in names:
+    shorter = settings.epochs != thesis.epochs
+    for name in sorted(names, key=lambda name: name != "epochs"):
         ours, theirs = getattr(settings, name), getattr(thesis, name)
-        if ours != theirs:
+        if ours != theirs and not (shorter and name in _BY_EPOCHS):
             yield f"{name} is {ours}, the thesis' is {theirs}"
 
 

@@ -188,7 +188,7 @@ def _cards(study: Study) -> Iterable[dict[str, str]]:
     strong = [g for g in by_accuracy if g.first.masking and g.first.masking.ratio >= 0.8]
     for group in dict.fromkeys([*by_accuracy[:1], *strong[:1]]):
         why = "best masked" if group is by_accuracy[0] else "best with 80% dropped or more"
-        words = f"{why}: {group.first.label}{_seeds(len(group.runs))}"
+        words = f"{why}: {study.label(group.first)}{_seeds(len(group.runs))}"
         yield {"number": percent(*group.top1()), "words": words}
 
 

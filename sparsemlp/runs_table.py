@@ -125,7 +125,7 @@ def _row(study: Study, run: StudyRun) -> Row:
             "model": run.model,
             "masking": run.label,
             "block": run.block,
-            "ratio": masking.ratio if masking is not None else 0.0 if run.is_dense else None,
+            "ratio": run.ratio,
             "backward": None if masking is None else masking.backward,
             "differs": study.other_options(run) or None,
             "seed": settings.seed,

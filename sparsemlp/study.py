@@ -26,6 +26,13 @@ _OF_THE_MACHINE = frozenset({"data_dir", "checkpoint_every", "tensorboard", "all
 """Options that change nothing of what is computed."""
 _RULE = frozenset({"block", "ratio", "backward", "config"})
 """Options that figures have axes and colours for."""
+_TOLD = frozenset(
+    {
+        *("mask_layers", "activation", "gradient", "gradient_method", "score", "score_decay"),
+        *("hysteresis", "budget", "ratio_schedule", "freeze_epoch", "dropped_decay", "moments"),
+    }
+)
+"""Options that the label of a run tells already."""
 _OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch", "score"})
 """Options that change nothing of a dense run."""
 
@@ -79,6 +86,14 @@ class Study:
     def variant(self, run: StudyRun) -> str:
         """What sets a masked run apart beside block, ratio, backward pass and seed, in words."""
         return _in_words(run, self._variant_options)
+
+    def label(self, run: StudyRun) -> str:
+        """The masking of a run in words, and what else sets it apart but its seed."""
+        ignored = (
+            _RULE | _TOLD | _OF_A_MASK | {"seed"} if run.is_dense else _RULE | _TOLD | {"seed"}
+        )
+        others = _in_words(run, (name for name in self.differing if name not in ignored))
+        return f"{run.label} ({others})" if others else run.label
 
     def other_options(self, run: StudyRun) -> str:
         """The options that differ between runs, beside block, ratio, backward pass and seed."""

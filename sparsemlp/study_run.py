@@ -72,13 +72,19 @@ class StudyRun:
     @functools.cached_property
     def masking(self) -> BlockMasking | None:
         """The masking rule, if all masked layers have the same one."""
-        rules = {
-            (rule.block, rule.ratio): rule
-            for kept in self.plan.values()
-            for rule in (kept if isinstance(kept, tuple) else (kept,))
-            if isinstance(rule, BlockMasking) and rule.ratio > 0
-        }
+        rules = {(rule.block, rule.ratio): rule for rule in self._masks}
         return next(iter(rules.values())) if len(rules) == 1 else None
+
+    @functools.cached_property
+    def _masks(self) -> list[BlockMasking]:
+        every = (kept if isinstance(kept, tuple) else (kept,) for kept in self.plan.values())
+        rules = (rule for rules in every for rule in rules)
+        return [rule for rule in rules if isinstance(rule, BlockMasking) and rule.ratio > 0]
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of the blocks that are dropped; None where layers have different ones."""
+        return None if self.settings is None else _only({rule.ratio for rule in self._masks}, 0.0)
 
     @property
     def is_dense(self) -> bool:
@@ -137,6 +143,10 @@ class StudyRun:
             taken = (1000 * self.column("seconds") / steps)[-_TIMED_EPOCHS:]
         taken = taken[np.isfinite(taken)]
         return float(np.median(taken)) if taken.size else math.nan
+
+
+def _only(values: set[float], default: float) -> float | None:
+    return default if not values else next(iter(values)) if len(values) == 1 else None
 
 
 def as_float(value: Any) -> float:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sparsemlp.blocks import block_grid, n_kept_blocks, parse_block
 from sparsemlp.config import Config, to_json
 from sparsemlp.costs import KINDS, Shapes
 from sparsemlp.files import encode
 from sparsemlp.settings import Settings, resolve
+from sparsemlp.study import Study, read_study
 
 SOURCE = "cifar10 (synthetic numbers, nothing was trained)"
 SIDES = (2, 4, 8, 16, 32, 64)
@@ -187,6 +189,15 @@ def write_study(folder: Path, planned: list[Settings]) -> None:
     write_run(runs / name_of(stopped), stopped, max(1, stopped.epochs // 2))
     write_run(runs / name_of(failed), failed, max(1, failed.epochs // 3))
     write_failure(runs / name_of(failed), "loss became NaN in epoch 4; <lower> --lr & go on")
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A sweep of 5 epochs: 3 blocks, 2 ratios, 3 backward passes and 2 seeds, and dense runs."""
+    folder = tmp_path_factory.mktemp("small")
+    backwards = ("masked", "dense", "straight_through")
+    write_study(folder, grid(("2x2", "1x8", "32x32"), (0.5, 0.8), backwards, (0, 1), epochs=5))
+    return read_study(folder)
 
 
 def older(run: Settings) -> str:

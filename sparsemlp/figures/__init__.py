@@ -2,7 +2,7 @@
 
 from sparsemlp.figures.catalogue import FIGURES, draw_figures
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
-from sparsemlp.figures.files import check_picture, render, save, save_as
+from sparsemlp.figures.writing import check_picture, render, save, save_as
 
 __all__ = [
     "FIGURES",

@@ -287,7 +287,7 @@ def _name(study: Study, group: Seeds) -> str:
     seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
     if not seeds and len({other.settings.seed for other in study.trained if other.settings}) > 1:
         seeds = f", seed {run.settings.seed}" if run.settings is not None else ""
-    return run.label + seeds
+    return study.label(run) + seeds
 
 
 def _last(group: Seeds) -> str:

@@ -1,6 +1,7 @@
 """Heat maps block x ratio: accuracy and memory movement in each cell, one per backward pass."""
 
 import math
+import textwrap
 from collections.abc import Iterator
 
 import matplotlib as mpl
@@ -39,6 +40,9 @@ def heat_maps(study: Study, chosen: Chosen) -> Iterator[Drawing]:
             if run.masking is not None and run.masking.backward == backward:
                 cells = groups.setdefault((backward, study.variant(run)), {})
                 cells.setdefault((run.block or "", run.masking.ratio), []).append(run)
+    groups = {key: cells for key, cells in groups.items() if len(cells) > 1}
+    if not any(_finished(cells) for cells in groups.values()):
+        raise NothingToDrawError("a map takes masked runs of several blocks or ratios, finished")
     counts: dict[str, int] = {}
     for (backward, variant), cells in groups.items():
         if not _finished(cells):
@@ -97,7 +101,7 @@ def _draw(study: Study, cells: Cells, title: str) -> Figure:
             )
     dense = dense_top1(study, _finished(cells))
     heading = title if dense is None else f"{title}; dense model {percent(*dense)}"
-    figure.suptitle(heading)
+    figure.suptitle(textwrap.fill(heading, int(13 * figure.get_figwidth())))
     bar = figure.colorbar(
         mpl.cm.ScalarMappable(scale, SEQUENCE),
         ax=axes,

@@ -107,11 +107,9 @@ def _points(study: Study, groups: list[Seeds], cost: Callable[[StudyRun], float]
     points = []
     for group in groups:
         run, (top1, spread) = group.first, group.top1()
-        variant = study.variant(run) if run.masking is not None else ""
         kind = run.masking.backward if run.masking is not None else "none"
         kind = "dense model" if run.is_dense else kind
-        name = run.label if not run.is_dense else "dense model"
-        name += f", {variant}" if variant and variant not in name else ""
+        name = study.label(run)
         points.append(Point(group.statistics(cost)[0], top1, spread, name, kind))
     return points
 
