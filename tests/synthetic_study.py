@@ -7,6 +7,7 @@ stopped one and a missing one.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import sys
@@ -194,7 +195,12 @@ def write_study(folder: Path, planned: list[Settings]) -> None:
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """A sweep of 5 epochs: 3 blocks, 2 ratios, 3 backward passes and 2 seeds, and dense runs."""
-    folder = tmp_path_factory.mktemp("small")
+    return _small(tmp_path_factory.getbasetemp() / "small_study")
+
+
+@functools.cache
+def _small(folder: Path) -> Study:
+    """Written once, whichever modules of a test session take it."""
     backwards = ("masked", "dense", "straight_through")
     write_study(folder, grid(("2x2", "1x8", "32x32"), (0.5, 0.8), backwards, (0, 1), epochs=5))
     return read_study(folder)

@@ -84,7 +84,11 @@ def _read(run: StudyRun) -> dict[str, np.ndarray]:
     """Shares `[out / rows, in / cols]` of each linear; empty where they are not to be had."""
     assert run.folder is not None
     damaged = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
-    with contextlib.suppress(*damaged), np.load(run.folder.mask_activity) as file:
+    with (
+        contextlib.suppress(*damaged),
+        run.folder.mask_activity.open("rb") as stream,
+        np.load(stream) as file,
+    ):
         n_steps = int(file["masked_steps"])
         if n_steps > 0:
             counts = {kind: file[f"block_0/{kind}/kernel"] for kind in KINDS}
