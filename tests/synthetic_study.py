@@ -53,7 +53,8 @@ ENVIRONMENT = {
 
 def settings(**changes: Any) -> Settings:
     """Settings of a run on CIFAR-10."""
-    return resolve(Config(**({"dataset": "cifar10"} | changes)), "cifar10")
+    values: dict[str, Any] = {"dataset": "cifar10"} | changes
+    return resolve(Config(**values), "cifar10")
 
 
 def density(run: Settings) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -103,7 +104,7 @@ def _draw(study: Study, cells: Cells, title: str) -> Figure:
     heading = title if dense is None else f"{title}; dense model {percent(*dense)}"
     figure.suptitle(textwrap.fill(heading, int(13 * figure.get_figwidth())))
     bar = figure.colorbar(
-        mpl.cm.ScalarMappable(scale, SEQUENCE),
+        ScalarMappable(scale, SEQUENCE),
         ax=axes,
         label="test top-1 (%), GB below",
         format=FuncFormatter(as_percent),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -51,7 +52,7 @@ def kept_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         top.set_title(kind)
         bottom.set_xlabel("inputs")
     bar = figure.colorbar(
-        mpl.cm.ScalarMappable(Normalize(0, 1), SEQUENCE),
+        ScalarMappable(Normalize(0, 1), SEQUENCE),
         ax=grid,
         label="share of the masked steps",
         fraction=0.03,

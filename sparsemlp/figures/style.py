@@ -6,7 +6,7 @@ use cividis, which is monotone in lightness.
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 SEQUENCE = "cividis"
 MUTED = "#5c6670"
 
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "axes.titlesize": 9,
@@ -129,7 +129,7 @@ def percent_axis(axes: Axes, label: str) -> None:
     axes.set_ylabel(f"{label} (%)")
 
 
-def as_percent(value: float, position: int | None = None) -> str:
+def as_percent(value: float, position: float | None = None) -> str:
     """A tick of a fraction of 1, in percent."""
     return f"{100 * value:.6g}"
 

@@ -1,5 +1,6 @@
 """Backward passes stand beside each other with the means of their seeds."""
 
+import numpy as np
 import pytest
 import synthetic_study as synthetic
 
@@ -18,9 +19,9 @@ def test_a_panel_over_ratios_and_one_over_blocks(small):
     (group,) = [
         g for g in by_seed(small.finished) if g.first.label == "32x32 at 0.5, masked backward"
     ]
-    first = over_ratios.containers[0].lines[0]
-    assert list(first.get_xdata()) == [0.5, 0.8]
-    assert first.get_ydata()[0] == group.top1()[0]
+    first = over_ratios.lines[0]
+    assert np.asarray(first.get_xdata()).tolist() == [0.5, 0.8]
+    assert np.asarray(first.get_ydata())[0] == group.top1()[0]
 
 
 def test_one_setting_has_one_panel(tmp_path):

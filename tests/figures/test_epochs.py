@@ -46,7 +46,7 @@ def test_all_blocks_at_a_ratio_have_a_panel_per_backward_pass_and_family(small):
     assert sorted(str(line.get_label()) for line in axes[0].lines[:2]) == ["2x2", "32x32"]
     runs = [r for r in small.trained if r.label == "1x8 at 0.8, masked backward"]
     mean = np.mean([run.column("test_top1") for run in runs], axis=0)
-    np.testing.assert_allclose(axes[1].lines[0].get_ydata(), mean)
+    np.testing.assert_allclose(np.asarray(axes[1].lines[0].get_ydata()), mean)
     with pytest.raises(NothingToDrawError, match=r"ratio 0\.3"):
         list(accuracy_at_ratio(small, Chosen(ratio=0.3)))
 
@@ -75,4 +75,4 @@ def test_a_loss_that_diverged_or_broke_is_drawn(tmp_path):
 def test_changed_blocks_are_drawn_from_their_records(small):
     (drawing,) = changed_blocks(small, Chosen())
     assert len(drawing.figure.axes) == 6
-    assert max(drawing.figure.axes[0].lines[0].get_ydata()) > 0
+    assert np.max(np.asarray(drawing.figure.axes[0].lines[0].get_ydata())) > 0

@@ -24,7 +24,12 @@ def test_a_map_per_backward_pass_with_accuracy_spread_and_gb(small):
         found = cells(drawing)
         assert len(found) == 6
         for group in groups:
-            if name.endswith(group.first.masking.backward) and len(group.runs) == 2:
+            masking = group.first.masking
+            if (
+                masking is not None
+                and name.endswith(f"map_{masking.backward}")
+                and len(group.runs) == 2
+            ):
                 mean, spread = group.top1()
                 costs = run_costs(group.first)
                 assert costs is not None

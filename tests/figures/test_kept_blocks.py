@@ -19,7 +19,7 @@ def test_a_map_shows_the_share_of_steps_by_outputs_and_inputs(tmp_path):
         counts, steps = file["block_0/XChannel1/kernel"], int(file["masked_steps"])
     assert counts.shape == (64 // 8, 256)
     mesh = drawing.figure.axes[1].collections[0]
-    np.testing.assert_allclose(mesh.get_array(), counts.T / steps)
+    np.testing.assert_allclose(np.asarray(mesh.get_array()), counts.T / steps)
     assert [axes.get_title() for axes in drawing.figure.axes[:3]] == [
         "XPatch",
         "XChannel1",

@@ -17,7 +17,7 @@ def test_runs_lie_on_the_computed_steps(small):
     assert [str(line.get_label()) for line in lines[1::2]] == ["2x2", "32x32"]
     for computed, runs in zip(lines[::2], lines[1::2], strict=True):
         ratios, shares = (np.asarray(data) for data in computed.get_data())
-        for ratio, share in zip(*runs.get_data(), strict=True):
+        for ratio, share in zip(*map(np.asarray, runs.get_data()), strict=True):
             assert share == pytest.approx(shares[np.argmin(abs(ratios - ratio))])
         assert (np.diff(shares) >= 0).all()
         assert (shares <= ratios + 1e-9).all()
