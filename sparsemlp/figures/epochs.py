@@ -48,9 +48,10 @@ def accuracy(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     height = 2.6 + 0.16 * len(groups)
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.subplots()
-    for index, group in enumerate(groups):
-        dash = DASHES[index // len(COLORS) % len(DASHES)]
-        look = Look(COLORS[index % len(COLORS)], dash, "." if len(group.first.records) < 40 else "")
+    looks = _own_looks(groups)
+    for group, look in zip(groups, looks, strict=True):
+        if len(group.first.records) >= 40:
+            look = look._replace(marker="")
         _lines(axes, group, "test_top1", look, f"{_name(study, group)}: {_last(group)}")
     percent_axis(axes, "test top-1")
     epoch_axis(axes)
@@ -58,6 +59,16 @@ def accuracy(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     axes.set_title(f"{models} on {', '.join(sorted({run.dataset for run in study.trained}))}")
     figure.legend(loc="outside lower left", title="last epoch", alignment="left")
     yield Drawing("accuracy", figure, "Test top-1 after every epoch, a line a setting.")
+
+
+def _own_looks(groups: Sequence[Seeds]) -> list[Look]:
+    """Those of the backward passes where each line has its own; else one colour after another."""
+    known = BACKWARDS | {"dense model": DENSE_MODEL}
+    kinds = ["dense model" if g.first.is_dense else _backward(g) for g in groups]
+    if len(set(kinds)) == len(kinds) and all(g.first.is_dense or g.first.masking for g in groups):
+        return [known[kind] for kind in kinds]
+    colors, dashes = len(COLORS), len(DASHES)
+    return [Look(COLORS[i % colors], DASHES[i // colors % dashes], ".") for i in range(len(groups))]
 
 
 def accuracy_at_ratio(study: Study, chosen: Chosen) -> Iterator[Drawing]:

@@ -4,7 +4,6 @@ import contextlib
 import zipfile
 from collections.abc import Iterator
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
