@@ -138,7 +138,7 @@ def curves(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     )
 
 
-def _as_power(value: float, position: float | None = None) -> str:
+def _as_power(value: float | int, position: float | int | None = None) -> str:
     return f"{value:.0e}" if value > 999 else f"{value:g}"
 
 

@@ -129,7 +129,7 @@ def percent_axis(axes: Axes, label: str) -> None:
     axes.set_ylabel(f"{label} (%)")
 
 
-def as_percent(value: float, position: float | None = None) -> str:
+def as_percent(value: float | int, position: float | int | None = None) -> str:
     """A tick of a fraction of 1, in percent."""
     return f"{100 * value:.6g}"
 
