@@ -15,27 +15,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from figures import COLORS, check_picture, save_figure
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from sparsemlp import InputError
-from sparsemlp.config import Config, read_config
+from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import SaveError
-from sparsemlp.history import History
+from sparsemlp.figures import check_picture, save_as
+from sparsemlp.figures.style import COLORS, MARKERS, look
 from sparsemlp.program import build_program
 from sparsemlp.recipes import recipe
-from sparsemlp.run_folder import RunFolder
-from sparsemlp.settings import Settings, describe_masking, resolve
+from sparsemlp.settings import Settings, describe_masking
+from sparsemlp.study_run import read_run
 from sparsemlp.train_state import initial_state
 from sparsemlp.training import train_step
 
 _ZEROS = {"cifar10": (32, 32, 3)}
 """Data sets whose images need not be read: memory depends on shapes alone."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
-"""Beside the colours, for paper without them."""
 
 
 class Point(NamedTuple):
@@ -64,19 +62,15 @@ def planned_bytes(settings: Settings, dataset: ImageDataset) -> int:
 
 def read_point(folder: Path) -> Point:
     """A run from its folder; the time is the median of its last five epochs, a step."""
-    run = RunFolder(folder)
-    run.check_resumable()
-    config = read_config(run.config)
-    dataset = _shapes_of(config)
-    settings = resolve(config, dataset.name)
-    records = History(run.metrics).read()
-    n_steps = np.diff([0, *(record["step"] for record in records)])
-    seconds = [record["seconds"] for record in records]
-    step_ms = 1000 * float(np.median((np.asarray(seconds) / n_steps)[-5:]))
-    name = f"{recipe(config.model).title} {describe_masking(config)}"
-    if len(records) < settings.epochs:
-        name += f" ({len(records)} of {settings.epochs} epochs)"
-    return Point(name, records[-1]["test_top1"], planned_bytes(settings, dataset), step_ms)
+    run = read_run(folder, str(folder))
+    settings = run.settings
+    if settings is None or not run.records:
+        raise InputError(f"{folder} cannot be read: {run.reason or 'it has no settings'}")
+    dataset = _shapes_of(settings)
+    name = f"{recipe(settings.model).title} {describe_masking(settings)}"
+    if len(run.records) < settings.epochs:
+        name += f" ({len(run.records)} of {settings.epochs} epochs)"
+    return Point(name, run.last("test_top1"), planned_bytes(settings, dataset), run.step_ms)
 
 
 def _shapes_of(config: Config) -> ImageDataset:
@@ -145,10 +139,11 @@ def draw_tradeoff(
         cells = (f"{point.top1:.2%}", f"{point.peak_bytes / 2**20:.1f}", f"{share:.0%}")
         table.add_row(point.name, *cells, f"{point.step_ms:.1f}")
     Console().print(table)
-    figure = tradeoff_figure(
-        points, f"last epoch, memory as XLA for {jax.default_backend()} plans it"
-    )
-    save_figure(figure, out)
+    with look():
+        figure = tradeoff_figure(
+            points, f"last epoch, memory as XLA for {jax.default_backend()} plans it"
+        )
+    save_as(figure, out)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ LAYERS = (
     ("modules", "model_string"),
     ("resmlp", "resnet", "recipes", "mask_options"),
     ("settings",),
+    ("study_run", "published"),
+    ("study", "seeds", "run_costs"),
+    ("runs_table", "comparison", "environment_table"),
+    ("figures",),
+    ("report",),
     ("presets", "train_state", "grouping", "run_names"),
     ("training", "program", "keeper"),
     ("trainer", "recorder", "population_program"),
@@ -225,7 +230,9 @@ def test_every_public_name_can_be_imported():
         assert getattr(sparsemlp, name) is not None
 
 
-@pytest.mark.parametrize("package", ["sparsemlp", "sparsemlp/data", "sparsemlp/data/imagenet"])
+@pytest.mark.parametrize(
+    "package", ["sparsemlp", "sparsemlp/data", "sparsemlp/data/imagenet", "sparsemlp/figures"]
+)
 def test_the_init_of_a_package_only_hands_out_names(package):
     body = ast.parse((ROOT / package / "__init__.py").read_text()).body
     for statement in body:
@@ -282,9 +289,9 @@ def test_a_circle_is_found_and_named(graph):
     assert "pallas_kernels.layout -> pallas_kernels.reference" in found
 
 
-UNTESTED = {"errors", "__init__", "engine", "cifar10", "recorder", "population_run"}
+UNTESTED = {"errors", "__init__", "engine", "cifar10", "recorder", "population_run", "drawing"}
 """Declarations alone, or tested as `test_cifar10_program`; engines by `test_conformance`; what
-writes a run folder by `test_run`, and a population's loop by `test_population`."""
+writes a run folder by `test_run`, a population's loop by `test_population`, drawing by figures."""
 
 
 def test_the_tests_mirror_the_sources() -> None:

@@ -1,44 +1,46 @@
-"""Pictures over several runs come from their folders."""
-
-import dataclasses
-from pathlib import Path
+"""The program writes figures of run folders and says in a line what it has no data for."""
 
 import figures
 import pytest
+import synthetic_study as synthetic
 from PIL import Image
 
 from sparsemlp import InputError
-from sparsemlp.config import Config, to_json
-from sparsemlp.history import History
+from sparsemlp.figures import FIGURES
 
 
-def _run(folder: Path, config: Config, accuracies: list[float]) -> None:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(to_json(config))
-    for epoch, accuracy in enumerate(accuracies, start=1):
-        record = {"epoch": epoch, "test_top1": accuracy, "dataset": "noise"}
-        History(folder / "metrics.jsonl").append(record)
+def test_chosen_figures_are_written_as_vector_and_png(tmp_path, capsys):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=2))
+    figures.write_figures(tmp_path, only=("accuracy", "curves"), vector="pdf")
+    out = tmp_path / "figures"
+    assert sorted(path.name for path in out.iterdir()) == ["accuracy.pdf", "accuracy.png"]
+    with Image.open(out / "accuracy.png") as picture:
+        assert picture.width > 1000
+    text = capsys.readouterr().out
+    assert "accuracy.png" in text
+    assert "no curves: no run of 32x32 at 0.8 has an epoch" in text
 
 
-def test_a_line_a_run_with_its_last_accuracy(tmp_path: Path) -> None:
-    dense = Config()
-    masked = dataclasses.replace(dense, block="4x4", ratio=0.5, seed=3)
-    _run(tmp_path / "runs" / "a", dense, [0.1, 0.5])
-    _run(tmp_path / "runs" / "b", masked, [0.2, 0.4])
-    _run(tmp_path / "runs" / "unfinished", dense, [])
-    out = tmp_path / "accuracy.png"
-    figures.draw_accuracy(tmp_path / "runs", out)
-    with Image.open(out) as picture:
-        assert picture.width > 600
-    runs = [("dense", [{"epoch": 1, "test_top1": 0.5}]), ("b", [{"epoch": 1, "test_top1": 0.4}])]
-    axes = figures.accuracy_figure(runs, "noise").axes[0]
-    assert [line.get_label() for line in axes.lines] == ["dense: 50.00%", "b: 40.00%"]
-    assert "noise" in axes.get_title()
+def test_runs_that_cannot_be_read_are_named(tmp_path, capsys):
+    synthetic.write_run(tmp_path / "good", synthetic.settings(epochs=1))
+    for name in ("old", "older"):
+        synthetic.write_run(tmp_path / name, synthetic.settings(epochs=1))
+        (tmp_path / name / "config.json").write_text('{"dataset": "cifar10", "gone": 1}')
+    figures.write_figures(tmp_path, tmp_path / "out", only=("accuracy",))
+    assert "left out 2 (old, older): config.json is no configuration" in capsys.readouterr().out
 
 
-def test_no_runs_and_no_picture_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run with a finished epoch"):
-        figures.draw_accuracy(tmp_path, tmp_path / "accuracy.png")
-    _run(tmp_path / "a", Config(), [0.5])
-    with pytest.raises(InputError, match=r"end it in \.png"):
-        figures.draw_accuracy(tmp_path, tmp_path / "accuracy.txt")
+def test_no_runs_and_no_such_figure_are_errors(tmp_path):
+    with pytest.raises(InputError, match="no run lies below"):
+        figures.write_figures(tmp_path)
+    synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=1))
+    with pytest.raises(InputError, match="is no figure"):
+        figures.write_figures(tmp_path, only=("pie",))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="no folder to write to"):
+        figures.write_figures(tmp_path, tmp_path / "file")
+
+
+def test_the_help_names_every_figure():
+    documented = str(figures.write_figures.__doc__)
+    assert all(name in documented for name in FIGURES)

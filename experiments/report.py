@@ -1,0 +1,76 @@
+"""Writes a study as one HTML page, from its run folders and nothing else.
+
+    python experiments/report.py runs/
+    python experiments/report.py runs/ --out=report.html --figures=figures/
+
+takes the folder of a sweep, or any folder with run folders below it. The page holds all figures
+and needs no other file; runs.csv and runs.json with the unrounded numbers go beside it. --figures
+writes the figures as files too, as experiments/figures.py does.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sparsemlp import InputError
+from sparsemlp.blocks import check_ratio, format_block, parse_block
+from sparsemlp.errors import SaveError
+from sparsemlp.figures import Chosen, Drawing, draw_figures, render, save
+from sparsemlp.report import CSV_NAME, JSON_NAME, Picture, write_report
+from sparsemlp.study import read_study
+
+
+def report(
+    folder: Annotated[Path, tyro.conf.Positional],
+    out: Path | None = None,
+    figures: Path | None = None,
+    block: str = "32x32",
+    ratio: float = 0.8,
+) -> None:
+    """Writes a study as one HTML page.
+
+    Args:
+      folder: folder of a sweep or of run folders.
+      out: the page, FILE.html (default: FOLDER/report.html).
+      figures: folder for the figures as SVG and PNG (default: none are written).
+      block: block of the figures that show one, ROWSxCOLS.
+      ratio: ratio of the figures that show one.
+    """
+    check_ratio(ratio)
+    chosen = Chosen(format_block(parse_block(block)), ratio)
+    study = read_study(folder)
+    out = out or folder / "report.html"
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out={out} is no page: end it in .html")
+    for path in (out.parent, figures):
+        if path is not None:
+            make_folder(path)
+    pictures: list[Picture] = []
+
+    def take(drawing: Drawing) -> None:
+        svg = render(drawing.figure, "svg")
+        pictures.append(Picture(drawing.name, drawing.caption, svg))
+        if figures is not None:
+            save(drawing, figures, rendered={"svg": svg})
+
+    lacking = draw_figures(study, chosen, take)
+    write_report(study, pictures, lacking, out)
+    print(f"{out}, {out.with_name(CSV_NAME)}, {out.with_name(JSON_NAME)}")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder to write to, or raises InputError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} is no folder to write to: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    try:
+        tyro.cli(report, description=__doc__)
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

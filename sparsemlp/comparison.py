@@ -1,0 +1,148 @@
+"""A study beside the published numbers: differences where the setting is the same, else why not."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+
+from sparsemlp.config import Config
+from sparsemlp.published import PUBLISHED, Published
+from sparsemlp.run_costs import RunCosts, run_costs
+from sparsemlp.seeds import Seeds, by_seed
+from sparsemlp.settings import Settings, resolve
+from sparsemlp.study import Study
+from sparsemlp.study_run import StudyRun
+
+_FREE = frozenset(
+    {
+        *("block", "ratio", "backward", "config", "seed", "dataset"),
+        *("engine", "score", "data_dir", "checkpoint_every", "tensorboard", "allow_nan"),
+    }
+)
+"""Options that are compared otherwise, or that the thesis leaves open (`score`)."""
+_OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch"})
+_BY_EPOCHS = frozenset({"mask_start_epoch", "warmup_epochs"})
+"""Options whose defaults follow from the number of epochs."""
+_OF_COSTS = ("model", "patch_size", "dim", "depth", "expansion", "epochs", "batch_size")
+"""Options that the published costs depend on, beside the mask."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A published number and ours.
+
+    Attributes:
+      published: the number.
+      run: what was run, in words; empty if nothing was.
+      n_runs: runs that differ in their seed alone.
+      value: mean over them; None without a run.
+      spread: sample standard deviation over them, NaN for one.
+      difference: ours minus the published one; None where the setting is not the same.
+      note: why there is none, or what to know about it.
+    """
+
+    published: Published
+    run: str = ""
+    n_runs: int = 0
+    value: float | None = None
+    spread: float = math.nan
+    difference: float | None = None
+    note: str = ""
+
+
+def compare(study: Study) -> list[Comparison]:
+    """Every published number beside the runs of a study that it belongs to.
+
+    A number of a run that the study has not trained has one comparison without a value.
+    """
+    groups = by_seed(study.finished)
+    return [found for published in PUBLISHED for found in _compare(study, published, groups)]
+
+
+def _compare(study: Study, published: Published, groups: list[Seeds]) -> Iterator[Comparison]:
+    chosen = [group for group in groups if _belongs(published, group.first)]
+    if not chosen:
+        yield Comparison(published, note="no finished run of this kind")
+    if published.quantity != "test_top1":
+        chosen = _distinct_costs(published, chosen)
+    for group in chosen:
+        mean, spread = group.statistics(lambda run: _ours(published, run))
+        if math.isnan(mean):
+            yield Comparison(
+                published, study.label(group.first), note="the cost models do not know it"
+            )
+            continue
+        run = study.label(group.first)
+        others = why_not_comparable(published, group.first)
+        difference = None if others else mean - published.value
+        note = f"not comparable: {others}" if others else _note(published, group.first, mean)
+        yield Comparison(published, run, len(group.runs), mean, spread, difference, note)
+
+
+def _belongs(published: Published, run: StudyRun) -> bool:
+    if run.settings is None or run.settings.model != "resmlp":
+        return False
+    if published.block is None:
+        return run.is_dense
+    masking = run.masking
+    return (
+        masking is not None
+        and (run.block, masking.ratio) == (published.block, published.ratio)
+        and published.backward in (None, masking.backward)
+    )
+
+
+def _distinct_costs(published: Published, groups: list[Seeds]) -> list[Seeds]:
+    """Of groups that cost the same on paper in the same setting the first."""
+    found: dict[tuple[float, str], Seeds] = {}
+    for group in groups:
+        key = _ours(published, group.first), why_not_comparable(published, group.first)
+        found.setdefault(key, group)
+    return list(found.values())
+
+
+def _ours(published: Published, run: StudyRun) -> float:
+    if published.quantity == "test_top1":
+        return run.last("test_top1")
+    costs: RunCosts | None = run_costs(run)
+    return math.nan if costs is None else float(getattr(costs, published.quantity))
+
+
+def why_not_comparable(published: Published, run: StudyRun) -> str:
+    """What of a run is not as in the thesis, in words; empty where the setting is the same."""
+    settings = run.settings
+    if settings is None:
+        return "its configuration cannot be read"
+    thesis = resolve(Config(block=published.block, ratio=published.ratio or None), "cifar10")
+    names = _OF_COSTS
+    if published.quantity == "test_top1":
+        free = _FREE | _OF_A_MASK if published.block is None else _FREE
+        names = tuple(f.name for f in dataclasses.fields(Settings) if f.name not in free)
+    elif published.block is not None:
+        names = (*_OF_COSTS, "mask_layers")
+    if settings.config is not None:
+        names = tuple(name for name in names if name not in {"depth", "mask_layers"})
+    return "; ".join(_differences(names, settings, thesis, run))
+
+
+def _differences(
+    names: Iterable[str], settings: Settings, thesis: Settings, run: StudyRun
+) -> Iterator[str]:
+    if settings.dataset != "cifar10":
+        yield f"the data set is {run.dataset}, the thesis' is CIFAR-10"
+    shorter = settings.epochs != thesis.epochs
+    for name in sorted(names, key=lambda name: name != "epochs"):
+        ours, theirs = getattr(settings, name), getattr(thesis, name)
+        if ours != theirs and not (shorter and name in _BY_EPOCHS):
+            yield f"{name} is {ours}, the thesis' is {theirs}"
+
+
+def _note(published: Published, run: StudyRun, value: float) -> str:
+    notes = []
+    if published.bound == "above":
+        below = value < published.value
+        notes.append("the thesis gives a bound: " + ("at least so far below" if below else "kept"))
+    if published.quantity == "test_top1" and "JPEG" in run.dataset:
+        notes.append("trained on a JPEG transcode of the images, which costs a little")
+    if published.quantity != "test_top1":
+        notes.append("theoretical")
+    return "; ".join(notes)

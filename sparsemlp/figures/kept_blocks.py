@@ -1,0 +1,107 @@
+"""How often each block of the first ResMLP block's three linears was kept."""
+
+import contextlib
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from sparsemlp.costs import KINDS
+from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.style import SEQUENCE, WIDTH, name_backward, order_backwards
+from sparsemlp.study import Study
+from sparsemlp.study_run import StudyRun
+
+_MOST_CELLS = 2048
+"""Above that a map is an image inside the vector file."""
+_MOST_ROWS = 6
+
+
+def kept_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
+    """Shares of the masked steps, a row a run of the chosen block and ratio, a column a layer."""
+    candidates = [
+        run
+        for run in study.trained
+        if run.masking is not None
+        and (run.block, run.masking.ratio) == (chosen.block, chosen.ratio)
+    ]
+    if not candidates:
+        raise NothingToDrawError(f"no run of {chosen.block} at {chosen.ratio:g} has an epoch")
+    rows = [
+        (title, shares) for title, run in _one_each(study, candidates) if (shares := _read(run))
+    ]
+    if not rows:
+        raise NothingToDrawError(
+            f"no run of {chosen.block} at {chosen.ratio:g} has a mask_activity.npz with the three "
+            "linears of the first block"
+        )
+    dropped = len(rows) - _MOST_ROWS
+    rows = rows[:_MOST_ROWS]
+    figure = Figure(figsize=(WIDTH, 0.7 + 2.0 * len(rows)))
+    grid = figure.subplots(len(rows), len(KINDS), squeeze=False)
+    for axes_row, (title, shares) in zip(grid, rows, strict=True):
+        for axes, kind in zip(axes_row, KINDS, strict=True):
+            _map(axes, shares[kind])
+        axes_row[0].set_ylabel(f"{title}\noutputs")
+    for top, bottom, kind in zip(grid[0], grid[-1], KINDS, strict=True):
+        top.set_title(kind)
+        bottom.set_xlabel("inputs")
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(0, 1), SEQUENCE),
+        ax=grid,
+        label="share of the masked steps",
+        fraction=0.03,
+    )
+    bar.outline.set_visible(False)
+    figure.suptitle(f"how often blocks were kept: {chosen.block} at ratio {chosen.ratio:g}")
+    more = f" {dropped} more runs are not shown." if dropped > 0 else ""
+    yield Drawing(
+        "kept_blocks",
+        figure,
+        f"Share of the masked steps that kept each block of the first ResMLP block's linears, "
+        f"{chosen.block} at ratio {chosen.ratio:g}, the lowest seed of each setting.{more}",
+    )
+
+
+def _one_each(study: Study, runs: list[StudyRun]) -> Iterator[tuple[str, StudyRun]]:
+    """For each backward pass and other options the run of the lowest seed that has its counts."""
+    found: dict[tuple[str, str], StudyRun] = {}
+    usable = (run for run in runs if run.folder is not None and run.folder.mask_activity.is_file())
+    for run in sorted(usable, key=lambda run: run.settings.seed if run.settings else 0):
+        if run.masking is not None:
+            found.setdefault((run.masking.backward, study.variant(run)), run)
+    for backward in order_backwards({key[0] for key in found}):
+        for (own, variant), run in found.items():
+            if own == backward:
+                yield name_backward(backward) + (f"\n{variant}" if variant else ""), run
+
+
+def _read(run: StudyRun) -> dict[str, np.ndarray]:
+    """Shares `[out / rows, in / cols]` of each linear; empty where they are not to be had."""
+    assert run.folder is not None
+    damaged = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+    with (
+        contextlib.suppress(*damaged),
+        run.folder.mask_activity.open("rb") as stream,
+        np.load(stream) as file,
+    ):
+        n_steps = int(file["masked_steps"])
+        if n_steps > 0:
+            counts = {kind: file[f"block_0/{kind}/kernel"] for kind in KINDS}
+            return {kind: count.T / n_steps for kind, count in counts.items()}
+    return {}
+
+
+def _map(axes: Axes, shares: np.ndarray) -> None:
+    mesh = axes.pcolormesh(
+        shares, vmin=0, vmax=1, cmap=SEQUENCE, rasterized=shares.size > _MOST_CELLS
+    )
+    mesh.set_edgecolor("face")
+    axes.invert_yaxis()
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,293 @@
+"""A study as one page: HTML that needs nothing else, with the same numbers as CSV and JSON.
+
+The page works without a network and without JavaScript, which only sorts and filters. Every text
+is escaped by the template engine, and a policy in the page forbids whatever is not part of it.
+"""
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+from markupsafe import Markup
+
+from sparsemlp.comparison import Comparison, compare
+from sparsemlp.environment_table import environments
+from sparsemlp.files import Record, write_whole
+from sparsemlp.published import SOURCE
+from sparsemlp.runs_table import COLUMNS, Row, plain, rows, show, write_csv, write_json
+from sparsemlp.seeds import by_seed, percent
+from sparsemlp.settings import Settings
+from sparsemlp.study import Study
+
+CSV_NAME, JSON_NAME = "runs.csv", "runs.json"
+
+_SECTIONS = {
+    "figures": "Figures",
+    "published": "Beside the published numbers",
+    "runs": "Runs",
+    "gaps": "What is missing",
+    "configuration": "Configuration",
+    "environment": "Environment",
+}
+_TEXT_COLUMNS = frozenset({"name", "status", "block", "backward", "differs"})
+_MOST_VALUES = 24
+"""Values of an option that are listed."""
+
+
+class Picture(NamedTuple):
+    """A figure of the page: its name, what it shows, and the SVG file."""
+
+    name: str
+    caption: str
+    svg: bytes
+
+
+def write_report(
+    study: Study, pictures: Iterable[Picture], lacking: dict[str, str], out: Path
+) -> None:
+    """Writes the page, and `runs.csv` and `runs.json` beside it.
+
+    Args:
+      study: the runs.
+      pictures: what to show, in order.
+      lacking: why other figures are not there, by name.
+      out: the page; its folder must exist.
+
+    Raises:
+      SaveError: the disk is full or refuses a write.
+    """
+    table, comparisons = rows(study), compare(study)
+    page = build_page(study, pictures, lacking, table, comparisons)
+    write_csv(out.with_name(CSV_NAME), table)
+    more: Record = {
+        "grid": study.grid_name,
+        "comparisons": [_comparison_record(comparison) for comparison in comparisons],
+    }
+    write_json(out.with_name(JSON_NAME), table, more)
+    write_whole(out, lambda file: file.write(page.encode()))
+
+
+def build_page(
+    study: Study,
+    pictures: Iterable[Picture],
+    lacking: dict[str, str],
+    table: list[Row],
+    comparisons: list[Comparison],
+) -> str:
+    """The HTML of a report."""
+    style, script = _part("report.css"), _part("report.js")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shown = [c for c in COLUMNS if c.shown and any(row[c.key] is not None for row in table)]
+    return environment.from_string(_part("report.html")).render(
+        policy=(
+            "default-src 'none'; img-src data:; "
+            f"style-src '{_digest(style)}'; script-src '{_digest(script)}'"
+        ),
+        style=Markup(style),
+        script=Markup(script),
+        title=_title(study),
+        lead=_lead(study),
+        cards=list(_cards(study)),
+        sections=_SECTIONS,
+        pictures=[
+            {"name": p.name, "caption": p.caption, "base64": base64.b64encode(p.svg).decode()}
+            for p in pictures
+        ],
+        lacking=lacking,
+        source=SOURCE,
+        comparisons=[_comparison_cells(c) for c in comparisons if c.value is not None],
+        not_run=", ".join(
+            f"{_setting(c)} ({_QUANTITIES[c.published.quantity]})"
+            for c in comparisons
+            if c.value is None
+        ),
+        csv_name=CSV_NAME,
+        json_name=JSON_NAME,
+        columns=[
+            {
+                "heading": column.heading,
+                "meaning": column.meaning,
+                "numeric": column.key not in _TEXT_COLUMNS,
+            }
+            for column in shown
+        ],
+        rows=[
+            {
+                "status": row["status"],
+                "cells": [
+                    {
+                        "key": column.key,
+                        "numeric": column.key not in _TEXT_COLUMNS,
+                        "value": None if row[column.key] is None else plain(row[column.key]),
+                        "text": show(column, row[column.key]),
+                    }
+                    for column in shown
+                ],
+            }
+            for row in table
+        ],
+        completeness=_completeness(study),
+        gaps=[
+            {
+                "name": run.name,
+                "status": run.status,
+                "epochs": len(run.records),
+                "reason": run.reason,
+            }
+            for run in study.runs
+            if run.status != "finished"
+        ],
+        differing=_differing(study),
+        shared=_shared(study),
+        grid_name=study.grid_name,
+        grid_text=study.grid_text,
+        environments=environments(study),
+    )
+
+
+def _part(name: str) -> str:
+    return (resources.files("sparsemlp") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _title(study: Study) -> str:
+    models = ", ".join(sorted({run.model for run in study.runs if run.model})) or "runs"
+    datasets = ", ".join(sorted({run.dataset for run in study.trained}))
+    return f"{models} on {datasets}" if datasets else models
+
+
+def _lead(study: Study) -> str:
+    epochs = sorted({run.settings.epochs for run in study.runs if run.settings is not None})
+    of = f" of grid {study.grid_name}" if study.grid_name is not None else ""
+    length = f", {' or '.join(map(str, epochs))} epochs" if epochs else ""
+    return (
+        f"{len(study.runs)} runs{of}{length}. Accuracies are those of the last epoch; what is "
+        "theoretical is called so, all else was measured."
+    )
+
+
+def _cards(study: Study) -> Iterable[dict[str, str]]:
+    """The numbers that a reader wants first."""
+    yield {"number": f"{len(study.finished)} of {len(study.runs)}", "words": "runs are finished"}
+    groups = by_seed(study.finished)
+    dense = [group for group in groups if group.first.is_dense]
+    for group in dense[:1]:
+        yield {"number": percent(*group.top1()), "words": f"dense model{_seeds(len(group.runs))}"}
+    masked = [group for group in groups if group.first.masking is not None]
+    by_accuracy = sorted(masked, key=lambda group: -group.top1()[0])
+    strong = [g for g in by_accuracy if g.first.masking and g.first.masking.ratio >= 0.8]
+    for group in dict.fromkeys([*by_accuracy[:1], *strong[:1]]):
+        why = "best masked" if group is by_accuracy[0] else "best with 80% dropped or more"
+        words = f"{why}: {study.label(group.first)}{_seeds(len(group.runs))}"
+        yield {"number": percent(*group.top1()), "words": words}
+
+
+def _seeds(n_seeds: int) -> str:
+    return f", {n_seeds} seeds" if n_seeds > 1 else ""
+
+
+def _completeness(study: Study) -> str:
+    if study.grid_name is None:
+        known = "There is no grid here, so no run is known to be missing."
+    else:
+        counts = {run.status: 0 for run in study.runs}
+        for run in study.runs:
+            counts[run.status] += 1
+        listed = ", ".join(f"{number} {status}" for status, number in counts.items())
+        known = f"Of the grid's {len(study.runs) - len(study.unplanned)} runs: {listed}."
+        if study.unplanned:
+            known = f"{len(study.runs)} runs: {listed}. "
+            known += f"Not in the grid: {', '.join(study.unplanned)}."
+    if all(run.status == "finished" for run in study.runs):
+        known += " All runs are finished."
+    return known
+
+
+def _differing(study: Study) -> dict[str, str]:
+    found = {}
+    for name in study.differing:
+        values = dict.fromkeys(
+            getattr(run.settings, name) for run in study.runs if run.settings is not None
+        )
+        texts = ["none" if value is None else str(value) for value in values]
+        more = f" and {len(texts) - _MOST_VALUES} more" if len(texts) > _MOST_VALUES else ""
+        found[name] = ", ".join(texts[:_MOST_VALUES]) + more
+    return found
+
+
+def _shared(study: Study) -> dict[str, str]:
+    settings: Settings | None = next((r.settings for r in study.runs if r.settings), None)
+    if settings is None:
+        return {}
+    values = {name: value for name, value in vars(settings).items() if name not in study.differing}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+_QUANTITIES = {
+    "test_top1": "test top-1",
+    "loaded_elements": "loaded weights",
+    "thesis_movement_gb": "memory movement",
+}
+
+
+def _setting(comparison: Comparison) -> str:
+    published = comparison.published
+    if published.block is None:
+        return "dense"
+    backward = f", {published.backward} backward" if published.backward else ""
+    return f"{published.block} at {published.ratio:g}{backward}"
+
+
+def _comparison_cells(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as a reader sees it."""
+    quantity, value = comparison.published.quantity, comparison.value or 0.0
+    difference = comparison.difference
+    if quantity == "test_top1":
+        text = percent(value, comparison.spread)
+        signed = "" if difference is None else f"{100 * difference:+.2f} points"
+    else:
+        scale, unit = (1e9, "billion") if quantity == "loaded_elements" else (1.0, "GB")
+        text = f"{value / scale:.2f} {unit}"
+        if difference is None:
+            signed = ""
+        else:
+            share = difference / comparison.published.value
+            signed = f"{difference / scale:+.3f} {unit} ({share:+.2%})"
+    return {
+        "quantity": _QUANTITIES[quantity],
+        "setting": _setting(comparison),
+        "published": comparison.published.text,
+        "run": comparison.run,
+        "value": text,
+        "n_runs": comparison.n_runs,
+        "difference": signed or "not given",
+        "note": comparison.note,
+    }
+
+
+def _comparison_record(comparison: Comparison) -> Record:
+    published = comparison.published
+    return {
+        "quantity": published.quantity,
+        "block": published.block,
+        "ratio": published.ratio,
+        "backward": published.backward,
+        "published": published.value,
+        "bound": published.bound or None,
+        "run": comparison.run or None,
+        "n_runs": comparison.n_runs,
+        "value": comparison.value,
+        "spread": None if math.isnan(comparison.spread) else comparison.spread,
+        "difference": comparison.difference,
+        "note": comparison.note,
+    }

@@ -1,0 +1,70 @@
+"""Runs that differ in their seed alone, as one result with a spread."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from sparsemlp.study_run import StudyRun
+
+_NOT_COMPARED = frozenset({"seed", "data_dir", "checkpoint_every", "tensorboard", "allow_nan"})
+_OF_A_MASK = frozenset({"block", "backward", "mask_layers", "mask_start_epoch", "score"})
+"""Options that change nothing of a dense run."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seeds:
+    """Runs of the same settings and data set, one a seed.
+
+    Attributes:
+      runs: at least one.
+    """
+
+    runs: tuple[StudyRun, ...]
+
+    @property
+    def first(self) -> StudyRun:
+        """The run that stands for all in what they share."""
+        return self.runs[0]
+
+    def statistics(self, value: Callable[[StudyRun], float]) -> tuple[float, float]:
+        """Mean and sample standard deviation of a value over the seeds.
+
+        The deviation of a single run is NaN.
+        """
+        return statistics([value(run) for run in self.runs])
+
+    def top1(self) -> tuple[float, float]:
+        """Mean and standard deviation of the last epoch's test top-1, fractions of 1."""
+        return self.statistics(lambda run: run.last("test_top1"))
+
+
+def statistics(values: list[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; that of a single value is NaN."""
+    found = np.asarray(values, float)
+    if not found.size:
+        return math.nan, math.nan
+    spread = float(np.std(found, ddof=1)) if found.size > 1 else math.nan
+    return float(np.mean(found)), spread
+
+
+def by_seed(runs: Iterable[StudyRun]) -> list[Seeds]:
+    """Groups runs of equal settings and data set, in the order of their first ones."""
+    groups: dict[tuple[str, ...], list[StudyRun]] = {}
+    for run in runs:
+        if run.settings is None:
+            continue
+        fields = dataclasses.fields(run.settings)
+        ignored = _NOT_COMPARED | _OF_A_MASK if run.is_dense else _NOT_COMPARED
+        compared = [field.name for field in fields if field.name not in ignored]
+        values = (repr(getattr(run.settings, name)) for name in compared)
+        groups.setdefault((*values, run.dataset), []).append(run)
+    return [Seeds(tuple(group)) for group in groups.values()]
+
+
+def percent(mean: float, spread: float) -> str:
+    """A fraction as `75.19%`, with a spread as `75.19 ± 0.30%`."""
+    if math.isnan(mean):
+        return "unknown"
+    return f"{mean:.2%}" if math.isnan(spread) else f"{100 * mean:.2f} ± {100 * spread:.2f}%"

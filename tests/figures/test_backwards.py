@@ -1,0 +1,41 @@
+"""Backward passes stand beside each other with the means of their seeds."""
+
+import numpy as np
+import pytest
+import synthetic_study as synthetic
+
+from sparsemlp.figures.backwards import backwards
+from sparsemlp.figures.drawing import Chosen, NothingToDrawError
+from sparsemlp.seeds import by_seed
+from sparsemlp.study import read_study
+
+small = synthetic.small
+
+
+def test_a_panel_over_ratios_and_one_over_blocks(small):
+    (drawing,) = backwards(small, Chosen())
+    over_ratios, over_blocks = drawing.figure.axes
+    assert [text.get_text() for text in over_blocks.get_yticklabels()] == ["2x2", "32x32", "1x8"]
+    (group,) = [
+        g for g in by_seed(small.finished) if g.first.label == "32x32 at 0.5, masked backward"
+    ]
+    first = over_ratios.lines[0]
+    assert np.asarray(first.get_xdata()).tolist() == [0.5, 0.8]
+    assert np.asarray(first.get_ydata())[0] == group.top1()[0]
+
+
+def test_one_setting_has_one_panel(tmp_path):
+    for backward in ("masked", "dense"):
+        run = synthetic.settings(block="32x32", ratio=0.8, backward=backward, epochs=1)
+        synthetic.write_run(tmp_path / backward, run)
+    study = read_study(tmp_path)
+    (drawing,) = backwards(study, Chosen())
+    assert [axes.get_title() for axes in drawing.figure.axes] == ["ratio 0.8"]
+    with pytest.raises(NothingToDrawError, match=r"ratio 0\.5"):
+        list(backwards(study, Chosen(ratio=0.5)))
+
+
+def test_one_backward_pass_is_no_comparison(tmp_path):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(block="2x2", ratio=0.8, epochs=1))
+    with pytest.raises(NothingToDrawError, match="the masked one"):
+        list(backwards(read_study(tmp_path), Chosen()))

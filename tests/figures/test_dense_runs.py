@@ -1,0 +1,24 @@
+"""The measure of a masked run is a dense run of the same setting."""
+
+import synthetic_study as synthetic
+
+from sparsemlp.figures.dense_runs import dense_runs, dense_top1
+from sparsemlp.study import read_study
+
+small = synthetic.small
+
+
+def test_dense_runs_of_the_same_setting_are_found(small):
+    masked = [run for run in small.finished if run.masking]
+    found = dense_runs(small, masked)
+    assert found is not None
+    assert [run.name for run in found.runs] == ["dense-seed0", "dense-seed1"]
+    assert dense_top1(small, masked) == found.top1()
+
+
+def test_a_dense_run_of_other_epochs_is_no_measure(tmp_path):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=2))
+    synthetic.write_run(tmp_path / "b", synthetic.settings(block="2x2", ratio=0.5, epochs=1))
+    study = read_study(tmp_path)
+    assert dense_top1(study, [study.runs[1]]) is None
+    assert dense_top1(study, [study.runs[0]]) is not None

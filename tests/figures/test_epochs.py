@@ -1,0 +1,78 @@
+"""Lines over the epochs are the records; bands and means are over seeds."""
+
+import math
+
+import numpy as np
+import pytest
+import synthetic_study as synthetic
+
+from sparsemlp.figures.drawing import Chosen, NothingToDrawError
+from sparsemlp.figures.epochs import accuracy, accuracy_at_ratio, changed_blocks, curves
+from sparsemlp.history import History
+from sparsemlp.study import read_study
+
+small = synthetic.small
+
+
+def test_accuracy_has_a_line_a_setting_with_its_last_value(tmp_path):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=3))
+    synthetic.write_run(tmp_path / "b", synthetic.settings(block="4x4", ratio=0.5, epochs=3), 2)
+    study = read_study(tmp_path)
+    (drawing,) = accuracy(study, Chosen())
+    (axes,) = drawing.figure.axes
+    labels = [str(line.get_label()) for line in axes.lines]
+    tops = [run.last("test_top1") for run in study.runs]
+    assert labels == [
+        f"dense: {tops[0]:.2%}",
+        f"4x4 at 0.5, masked backward: {tops[1]:.2%} after 2 epochs",
+    ]
+    for line, run in zip(axes.lines, study.runs, strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), run.column("test_top1"))
+    assert synthetic.SOURCE in axes.get_title()
+
+
+def test_more_settings_than_can_be_told_apart_are_not_drawn(tmp_path):
+    for index in range(29):
+        synthetic.write_run(tmp_path / str(index), synthetic.settings(lr=index / 100, epochs=1))
+    with pytest.raises(NothingToDrawError, match="29 settings"):
+        list(accuracy(read_study(tmp_path), Chosen()))
+
+
+def test_all_blocks_at_a_ratio_have_a_panel_per_backward_pass_and_family(small):
+    (drawing,) = accuracy_at_ratio(small, Chosen())
+    axes = drawing.figure.axes
+    assert len(axes) == 6
+    assert [a.get_title() for a in axes[:2]] == ["blocks NxN", "blocks 1xN"]
+    assert sorted(str(line.get_label()) for line in axes[0].lines[:2]) == ["2x2", "32x32"]
+    runs = [r for r in small.trained if r.label == "1x8 at 0.8, masked backward"]
+    mean = np.mean([run.column("test_top1") for run in runs], axis=0)
+    np.testing.assert_allclose(np.asarray(axes[1].lines[0].get_ydata()), mean)
+    with pytest.raises(NothingToDrawError, match=r"ratio 0\.3"):
+        list(accuracy_at_ratio(small, Chosen(ratio=0.3)))
+
+
+def test_curves_have_a_line_per_backward_pass_and_the_dense_model(small):
+    (drawing,) = curves(small, Chosen("2x2", 0.5))
+    top1, loss = drawing.figure.axes
+    names = [str(line.get_label()).split(":")[0] for line in top1.lines]
+    assert names == ["masked backward", "dense backward", "straight-through", "dense model"]
+    assert len(loss.lines) == 4
+    assert len(top1.collections) == 4
+    with pytest.raises(NothingToDrawError, match=r"no run of 8x8 at 0\.8"):
+        list(curves(small, Chosen("8x8")))
+
+
+def test_a_loss_that_diverged_or_broke_is_drawn(tmp_path):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(block="32x32", ratio=0.8, epochs=3), 1)
+    history = History(tmp_path / "a" / "metrics.jsonl")
+    for epoch, loss in ((2, 1e12), (3, math.nan)):
+        history.append({"epoch": epoch, "test_top1": 0.1, "loss": loss})
+    (drawing,) = curves(read_study(tmp_path), Chosen())
+    assert drawing.figure.axes[1].get_yscale() == "log"
+    assert drawing.figure.axes[0].get_yscale() == "linear"
+
+
+def test_changed_blocks_are_drawn_from_their_records(small):
+    (drawing,) = changed_blocks(small, Chosen())
+    assert len(drawing.figure.axes) == 6
+    assert np.max(np.asarray(drawing.figure.axes[0].lines[0].get_ydata())) > 0

@@ -1,0 +1,62 @@
+"""A cell has the mean accuracy of its runs and the GB that the thesis' model gives them."""
+
+import pytest
+import synthetic_study as synthetic
+
+from sparsemlp.figures.drawing import Chosen, NothingToDrawError
+from sparsemlp.figures.heat_maps import heat_maps
+from sparsemlp.run_costs import run_costs
+from sparsemlp.seeds import by_seed
+from sparsemlp.study import read_study
+
+small = synthetic.small
+
+
+def cells(drawing) -> list[str]:
+    return [text.get_text() for text in drawing.figure.axes[0].texts]
+
+
+def test_a_map_per_backward_pass_with_accuracy_spread_and_gb(small):
+    maps = {drawing.name: drawing for drawing in heat_maps(small, Chosen())}
+    assert set(maps) == {"heat_map_masked", "heat_map_dense", "heat_map_straight_through"}
+    groups = [g for g in by_seed(small.finished) if g.first.masking]
+    for name, drawing in maps.items():
+        found = cells(drawing)
+        assert len(found) == 6
+        for group in groups:
+            masking = group.first.masking
+            if (
+                masking is not None
+                and name.endswith(f"map_{masking.backward}")
+                and len(group.runs) == 2
+            ):
+                mean, spread = group.top1()
+                costs = run_costs(group.first)
+                assert costs is not None
+                words = f"{100 * mean:.1f}±{100 * spread:.1f}\n{costs.thesis_movement_gb:.3g} GB"
+                assert words in found
+
+
+def test_a_cell_without_a_finished_run_says_why(tmp_path):
+    planned = synthetic.grid(("2x2", "4x4"), (0.5, 0.8), ("masked",), epochs=2)
+    synthetic.write_study(tmp_path, planned)
+    (drawing,) = heat_maps(read_study(tmp_path), Chosen())
+    assert {"unfinished", "failed", "missing"} < set(cells(drawing))
+    assert "dense model 81.00%" in drawing.figure.get_suptitle()
+
+
+def test_other_options_have_maps_of_their_own(tmp_path):
+    for index, run in enumerate(
+        synthetic.settings(block=block, ratio=0.5, score=score, epochs=1)
+        for block in ("2x2", "4x4")
+        for score in ("l2", "spectral")
+    ):
+        synthetic.write_run(tmp_path / str(index), run)
+    names = [drawing.name for drawing in heat_maps(read_study(tmp_path), Chosen())]
+    assert names == ["heat_map_masked", "heat_map_masked_2"]
+
+
+def test_one_cell_is_no_map(tmp_path):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(block="2x2", ratio=0.5, epochs=1))
+    with pytest.raises(NothingToDrawError, match="several blocks or ratios"):
+        list(heat_maps(read_study(tmp_path), Chosen()))

@@ -1,0 +1,87 @@
+"""Differences are given where the setting is the thesis', else the reason why not."""
+
+import pytest
+import synthetic_study as synthetic
+
+from sparsemlp.comparison import compare
+from sparsemlp.study import Study, read_study
+
+MASKED = {"block": "32x32", "ratio": 0.8}
+
+
+def study_of(folder, *runs) -> Study:
+    for number, run in enumerate(runs):
+        synthetic.write_run(folder / str(number), run)
+    return read_study(folder)
+
+
+def accuracies(study: Study):
+    found = [c for c in compare(study) if c.published.quantity == "test_top1" and c.value]
+    return {(c.published.text, c.run): c for c in found}
+
+
+def test_a_difference_is_ours_minus_the_published_number_over_the_seeds(tmp_path):
+    runs = [synthetic.settings(**MASKED, seed=seed) for seed in (0, 1)]
+    study = study_of(tmp_path, *runs)
+    (found,) = accuracies(study).values()
+    mean = sum(run.last("test_top1") for run in study.runs) / 2
+    assert found.value == pytest.approx(mean)
+    assert found.difference == pytest.approx(mean - 0.7519)
+    assert found.n_runs == 2
+    assert found.spread > 0
+
+
+def test_the_costs_of_the_same_setting_are_compared_once_whatever_the_backward(tmp_path):
+    runs = [synthetic.settings(**MASKED, backward=b) for b in ("masked", "dense")]
+    compared = compare(study_of(tmp_path, *runs))
+    (moved,) = [
+        c for c in compared if c.published.quantity == "thesis_movement_gb" and c.published.block
+    ]
+    assert moved.difference == pytest.approx(278.0 - 277, abs=0.1)
+    assert [c.published.backward for c in compared if c.value and c.published.backward] == [
+        "masked",
+        "dense",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epochs": 20}, "not comparable: epochs is 20, the thesis' is 200"),
+        ({"dim": 128}, "dim is 128, the thesis' is 64"),
+        ({"lr": 0.02}, "lr is 0.02"),
+        ({"moments": "reset"}, "moments is reset"),
+        ({"dataset": "digits"}, "the data set is"),
+        ({"activation": "8x8:0.5"}, "activation is 8x8:0.5"),
+    ],
+)
+def test_another_setting_has_no_difference_and_says_why(tmp_path, changes, words):
+    (found,) = accuracies(study_of(tmp_path, synthetic.settings(**(MASKED | changes)))).values()
+    assert found.difference is None
+    assert words in found.note
+
+
+def test_score_and_seed_are_free(tmp_path):
+    runs = [synthetic.settings(**MASKED), synthetic.settings(**MASKED, score="spectral", seed=1)]
+    found = accuracies(study_of(tmp_path, *runs))
+    assert len(found) == 2
+    assert all(comparison.difference is not None for comparison in found.values())
+
+
+def test_the_dense_number_is_a_bound(tmp_path):
+    (found,) = accuracies(study_of(tmp_path, synthetic.settings(mask_start_epoch=3))).values()
+    assert found.difference == pytest.approx(0.01)
+    assert "bound: kept" in found.note
+
+
+def test_a_number_without_a_run_is_listed_without_a_value(tmp_path):
+    study = study_of(tmp_path, synthetic.settings(epochs=1))
+    empty = [c for c in compare(study) if c.value is None]
+    assert len(empty) == len(compare(study)) - 2
+    assert {c.note for c in empty} == {"no finished run of this kind"}
+
+
+def test_a_model_string_is_compared_as_the_options_it_stands_for(tmp_path):
+    text = "ResMLP5 @ XPatch = masked 0.8 (32, 32); XChannel = masked 0.8 (32, 32);"
+    (found,) = accuracies(study_of(tmp_path, synthetic.settings(config=text))).values()
+    assert found.difference is not None

@@ -1,0 +1,45 @@
+"""Runs that differ in their seed alone are one result with a spread."""
+
+import math
+
+import pytest
+import synthetic_study as synthetic
+
+from sparsemlp.seeds import by_seed, percent, statistics
+from sparsemlp.study_run import StudyRun
+
+small = synthetic.small
+
+
+def run(top1: float = 0.5, **changes) -> StudyRun:
+    records = ({"epoch": 1, "test_top1": top1, "dataset": changes.pop("source", "data")},)
+    return StudyRun("a", "finished", settings=synthetic.settings(**changes), records=records)
+
+
+def test_seeds_are_grouped_and_settings_are_not(small):
+    groups = by_seed(small.finished)
+    assert len(groups) == 18
+    assert all(len({run.label for run in group.runs}) == 1 for group in groups)
+    assert sorted(len(group.runs) for group in groups) == [1] + 17 * [2]
+
+
+def test_what_a_dense_run_does_not_use_does_not_part_it():
+    same = [run(seed=0), run(seed=1, backward="dense", block="4x4", mask_start_epoch=3)]
+    assert len(by_seed(same)) == 1
+    assert len(by_seed([run(), run(lr=0.02)])) == 2
+    assert len(by_seed([run(), run(source="other data")])) == 2
+
+
+def test_mean_and_sample_deviation():
+    (group,) = by_seed([run(0.5, seed=0), run(0.7, seed=1)])
+    mean, spread = group.top1()
+    assert mean == pytest.approx(0.6)
+    assert spread == pytest.approx(math.sqrt(0.02))
+    assert math.isnan(statistics([0.5])[1])
+    assert all(math.isnan(value) for value in statistics([]))
+
+
+def test_a_spread_is_shown_where_there_is_one():
+    assert percent(0.7519, math.nan) == "75.19%"
+    assert percent(0.75, 0.003) == "75.00 ± 0.30%"
+    assert percent(math.nan, math.nan) == "unknown"
