@@ -13,12 +13,13 @@ from typing import Annotated
 
 import numpy as np
 import tyro
-from figures import COLORS, check_picture, save_figure
 from gpu_report import check_measured
 from matplotlib.figure import Figure
 
 from sparsemlp import InputError
 from sparsemlp.errors import SaveError
+from sparsemlp.figures import check_picture, save_as
+from sparsemlp.figures.style import COLORS
 from sparsemlp.files import Record
 from sparsemlp.history import History
 
@@ -49,7 +50,7 @@ def draw_roofline(
     """
     device = check_measured(folder)
     check_picture(out)
-    save_figure(roofline(device, History(folder / "products.jsonl").read(), dtype), out)
+    save_as(roofline(device, History(folder / "products.jsonl").read(), dtype), out)
 
 
 def roofline(device: Record, records: list[Record], dtype: str) -> Figure:
