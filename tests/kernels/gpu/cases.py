@@ -6,7 +6,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import Neighbours, SparseLayer, Triton
+from pallas_kernels import Neighbours, SparseLayer, Triton, Weights
+from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient
 
 ENGINE = Triton()
 N_IN, N_OUT = 384, 1536
@@ -34,7 +35,8 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         (rows, cols), along = self.block, "features" if self.axis == -1 else "tokens"
         name = self.kernel.removeprefix("sparsemlp_")
-        return f"{name}-{rows}x{cols}-{jnp.dtype(self.dtype).name}-{along}"
+        n_in = self.operands[0].shape[self.axis]
+        return f"{name}-{n_in}-{rows}x{cols}-{jnp.dtype(self.dtype).name}-{along}"
 
 
 def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2]) -> Case:
@@ -66,6 +68,40 @@ def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2])
     return Case(f"sparsemlp_{kernel}", block, dtype, axis, *calls[kernel])
 
 
+def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN) -> Case:
+    """One kernel for two layers of `width`, four times that and `width` features."""
+    n_blocks, name = 4 * width**2 // (block[0] * block[1]), jnp.dtype(dtype).name
+    shapes = ((width, 4 * width), (4 * width, width))
+    layers = tuple(SparseLayer(shape, block, n_blocks // 5, -1, name) for shape in shapes)
+    x = jax.ShapeDtypeStruct((8192, width), dtype)
+    kept = jax.ShapeDtypeStruct((n_blocks // 5,), jnp.int32)
+    weights = [
+        array
+        for shape in shapes
+        for array in (*(jax.ShapeDtypeStruct(s, dtype) for s in (shape, shape[1:])), kept)
+    ]
+
+    def pair(arrays: tuple[Any, ...]) -> Any:
+        return Weights(*arrays[:3]), Weights(*arrays[3:])
+
+    def forward(x: Any, *w: Any) -> Any:
+        return ENGINE.mlp(x, pair(w), layers, True)
+
+    def of_x(x: Any, dy: Any, *w: Any) -> Any:
+        return mlp_input_gradient.input_gradient(x, dy, pair(w), layers, True, interpret=False)
+
+    def of_weights(x: Any, dy: Any, *w: Any) -> Any:
+        return mlp_weight_gradient.parameter_gradients(x, dy, pair(w), layers, interpret=False)
+
+    calls = {
+        "mlp": (forward, [x]),
+        "mlp_input": (of_x, [x, x]),
+        "mlp_weights": (of_weights, [x, x]),
+    }
+    call, rows = calls[kernel]
+    return Case(f"sparsemlp_{kernel}", block, dtype, -1, call, (*rows, *weights))
+
+
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
     """For each kernel each of its blocks, in both dtypes, along both axes."""
     return [
@@ -85,6 +121,10 @@ FEW = cases(
     pruned=[(2, 4)],
 )
 """Each kernel once."""
+MLP = ("mlp", "mlp_input", "mlp_weights")
+FEW += [
+    mlp_case(kernel, (32, 16), dtype) for kernel in MLP for dtype in (jnp.float32, jnp.bfloat16)
+]
 
 SQUARES = [(32, 32), (64, 64), (128, 128)]
 MANY = FEW + cases(
@@ -94,4 +134,14 @@ MANY = FEW + cases(
     compact=[(16, 32)],
     pruned=[(1, 8), (16, 32)],
 )
+MANY += [
+    mlp_case(kernel, block, dtype, width)
+    for kernel in MLP
+    for block in SQUARES
+    for dtype, width in (
+        (jnp.float32, N_IN),
+        (jnp.bfloat16, N_IN),
+        *([(jnp.bfloat16, 2 * N_IN)] if block == (32, 32) else []),
+    )
+]
 """Each kernel with the blocks that are meant to be used."""
