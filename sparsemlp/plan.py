@@ -133,7 +133,7 @@ def named_for_masking(params: Mapping[str, Any], plan: Plan) -> dict[str, tuple[
     return found
 
 
-def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
+def select_masks(params: Mapping[str, Any], plan: Plan, engine: str = "auto") -> Masks:
     """Selects the kept blocks of every masked kernel anew.
 
     Jittable, with the plan static: one compilation serves all steps.
@@ -141,6 +141,7 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
     Args:
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
       plan: which parameter gets which rules.
+      engine: who scores the blocks, as `selection.block_scores`.
 
     Returns:
       The variable collection `masks`: the same tree as the masked part of `params`, empty when
@@ -151,7 +152,7 @@ def select_masks(params: Mapping[str, Any], plan: Plan) -> Masks:
     """
     return mask_tree(
         {
-            path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path)
+            path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path, engine)
             for path, kernel, rule in masked_kernels(params, plan)
         }
     )

@@ -174,7 +174,14 @@ def _masks_of_step(program: Program, state: TrainState, *, masked: bool) -> tupl
     plan, dynamics = program.model.plan, program.dynamics
     if not masked:
         return {}, remember_unmasked(state.params, plan, dynamics, state.memory)
-    return select_dynamic_masks(state.params, plan, dynamics, state.memory, frozen=program.frozen)
+    return select_dynamic_masks(
+        state.params,
+        plan,
+        dynamics,
+        state.memory,
+        frozen=program.frozen,
+        engine=program.model.engine,
+    )
 
 
 @functools.partial(
@@ -245,7 +252,12 @@ def evaluate(
     masks: Masks = {}
     if masked:
         masks, _ = select_dynamic_masks(
-            params, program.model.plan, program.dynamics, memory, frozen=program.frozen
+            params,
+            program.model.plan,
+            program.dynamics,
+            memory,
+            frozen=program.frozen,
+            engine=program.model.engine,
         )
 
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array, Array]:

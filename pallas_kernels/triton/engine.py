@@ -20,6 +20,7 @@ from pallas_kernels.triton import (
     mlp_weight_gradient,
     products,
     pruned,
+    scores,
 )
 
 DTYPES = ("float32", "bfloat16")
@@ -42,6 +43,7 @@ class Triton(Engine):
     name = "triton"
     measured = False
     narrowest_kept = 1
+    scores = scores.SCORES
 
     def __init__(self, interpret: bool = False) -> None:
         self.interpret = interpret
@@ -101,6 +103,14 @@ class Triton(Engine):
         if not x.size:
             return _REFERENCE.kernel_gradient(x, dy, kept, layer)
         return gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
+
+    def block_scores(
+        self, kernel: Float[Array, "in out"], block: tuple[int, int], score: str
+    ) -> Float[Array, "down across"] | None:
+        """Norms `l1` and `l2` of blocks whose sides are powers of two, reading the kernel once."""
+        if not kernel.size or not scores.takes(block):
+            return None
+        return scores.block_scores(kernel, block, score, interpret=self.interpret)
 
     def compact_gradient(
         self,

@@ -16,6 +16,9 @@ from pallas_kernels.engine import SparseLayer, Weights
 from pallas_kernels.layout import BlockLists, list_columns, list_rows
 from pallas_kernels.triton.launch import dot, load, quotient_and_rest, store
 
+DEPTH = 64
+"""Features contracted by one product at most."""
+
 
 class Lists(NamedTuple):
     """References to `start` and `across` of `BlockLists`."""
@@ -98,9 +101,10 @@ class Runs:
         _, depth = self.layers[0].block
 
         def add(entry: Array, total: Array) -> Array:
-            inputs = pl.ds(first.across[entry] * depth, depth)
-            weights = load(w1.at[inputs, self.units(run)])
-            return total + dot(rows.load(x, inputs), weights, (1, 0))
+            for inputs in _parts(first.across[entry] * depth, depth):
+                weights = load(w1.at[inputs, self.units(run)])
+                total = total + dot(rows.load(x, inputs), weights, (1, 0))
+            return total
 
         zero = jnp.zeros((rows.exists.size, self.size), jnp.float32)
         total = jax.lax.fori_loop(*first.bounds(self.column(run)[0]), add, zero)
@@ -111,12 +115,19 @@ class Runs:
         depth, _ = self.layers[1].block
 
         def add(entry: Array, total: Array) -> Array:
-            outputs = pl.ds(second.across[entry] * depth, depth)
-            weights = load(w2.at[self.units(run), outputs])
-            return total + dot(rows.load(dy, outputs), weights, (1, 1))
+            for outputs in _parts(second.across[entry] * depth, depth):
+                weights = load(w2.at[self.units(run), outputs])
+                total = total + dot(rows.load(dy, outputs), weights, (1, 1))
+            return total
 
         zero = jnp.zeros((rows.exists.size, self.size), jnp.float32)
         return jax.lax.fori_loop(*second.bounds(self.row(run)[0]), add, zero)
+
+
+def _parts(first: Array, depth: int) -> list[Any]:
+    """A side of a block in parts whose operands do not crowd out the sums of a program."""
+    size = min(depth, DEPTH)
+    return [pl.ds(first + part * size, size) for part in range(depth // size)]
 
 
 def cut(layers: tuple[SparseLayer, SparseLayer], largest: int) -> Runs:

@@ -64,6 +64,7 @@ def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2])
         "gradient": (ending(ENGINE.kernel_gradient, layer), (x, dy, kept)),
         "compact": (ending(ENGINE.compact_gradient, N_IN, axis), (values, ids, dy)),
         "pruned": (ending(ENGINE.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
+        "scores": (ending(ENGINE.block_scores, block, "l2"), (w,)),
     }
     return Case(f"sparsemlp_{kernel}", block, dtype, axis, *calls[kernel])
 
@@ -72,7 +73,8 @@ def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN)
     """One kernel for two layers of `width`, four times that and `width` features."""
     n_blocks, name = 4 * width**2 // (block[0] * block[1]), jnp.dtype(dtype).name
     shapes = ((width, 4 * width), (4 * width, width))
-    layers = tuple(SparseLayer(shape, block, n_blocks // 5, -1, name) for shape in shapes)
+    first, second = (SparseLayer(shape, block, n_blocks // 5, -1, name) for shape in shapes)
+    layers = (first, second)
     x = jax.ShapeDtypeStruct((8192, width), dtype)
     kept = jax.ShapeDtypeStruct((n_blocks // 5,), jnp.int32)
     weights = [
@@ -113,35 +115,34 @@ def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
     ]
 
 
-FEW = cases(
-    product=[(32, 16)],
-    transposed=[(32, 16)],
-    gradient=[(32, 16)],
-    compact=[(8, 8)],
-    pruned=[(2, 4)],
-)
-"""Each kernel once."""
+DTYPES = (jnp.float32, jnp.bfloat16)
 MLP = ("mlp", "mlp_input", "mlp_weights")
-FEW += [
-    mlp_case(kernel, (32, 16), dtype) for kernel in MLP for dtype in (jnp.float32, jnp.bfloat16)
-]
-
 SQUARES = [(32, 32), (64, 64), (128, 128)]
-MANY = FEW + cases(
-    product=SQUARES,
-    transposed=SQUARES,
-    gradient=SQUARES,
-    compact=[(16, 32)],
-    pruned=[(1, 8), (16, 32)],
-)
-MANY += [
-    mlp_case(kernel, block, dtype, width)
-    for kernel in MLP
-    for block in SQUARES
-    for dtype, width in (
-        (jnp.float32, N_IN),
-        (jnp.bfloat16, N_IN),
-        *([(jnp.bfloat16, 2 * N_IN)] if block == (32, 32) else []),
-    )
+
+FEW = [
+    *cases(
+        product=[(32, 16)],
+        transposed=[(32, 16)],
+        gradient=[(32, 16)],
+        compact=[(8, 8)],
+        pruned=[(2, 4)],
+    ),
+    *(case("scores", (32, 16), dtype, -1) for dtype in DTYPES),
+    *(mlp_case(kernel, (32, 16), dtype) for kernel in MLP for dtype in DTYPES),
+]
+"""Each kernel once."""
+
+MANY = [
+    *FEW,
+    *cases(
+        product=SQUARES,
+        transposed=SQUARES,
+        gradient=SQUARES,
+        compact=[(16, 32)],
+        pruned=[(1, 8), (16, 32)],
+    ),
+    *(case("scores", block, jnp.float32, -1) for block in SQUARES),
+    *(mlp_case(kernel, block, dtype) for kernel in MLP for block in SQUARES for dtype in DTYPES),
+    *(mlp_case(kernel, (32, 32), jnp.bfloat16, 2 * N_IN) for kernel in MLP),
 ]
 """Each kernel with the blocks that are meant to be used."""

@@ -49,14 +49,18 @@ def draw(
         mask = np.asarray(dense_mask(kept, layer.kernel_shape, layer.block))
         weights.append(own)
         layers.append(layer)
-        exact.append(reference_mlp.Layer(*(np.asarray(a, np.float64) for a in own[:2]), mask))
+        kernel, bias = (np.asarray(a, np.float64) for a in own[:2])
+        exact.append(reference_mlp.Layer(kernel, bias, mask))
     x, dy = normal(n_rows, width), normal(n_rows, width)
     ones = np.ones(width)
     wanted = reference_mlp.mlp(
         np.asarray(x, np.float64),
         np.asarray(dy, np.float64),
-        *exact,
-        *(ones, 0 * ones, ones),
+        exact[0],
+        exact[1],
+        scale=ones,
+        shift=np.zeros(width),
+        after=ones,
         residual=True,
     )
     return Pair(x, dy, (weights[0], weights[1]), (layers[0], layers[1]), wanted)

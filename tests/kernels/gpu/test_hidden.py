@@ -34,7 +34,7 @@ def test_a_run_lies_in_one_block_of_each_layer(first, second, largest, size):
         assert {unit // second[1] for unit in units} == {int(row)}
         assert units[0] % first[0] == int(in_column) * size
         assert units[0] % second[1] == int(in_row) * size
-    assert units[-1] == 255
+    assert runs.n * size == 256
 
 
 def test_groups_of_blocks_are_filled_up_with_such_as_are_not_kept():
