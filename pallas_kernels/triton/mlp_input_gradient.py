@@ -9,6 +9,7 @@ inputs fit one program. One product after the other takes 2 c, but writes and re
 have kept h.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -36,7 +37,9 @@ from pallas_kernels.triton.mlp import MlpTiles, own_rows, panel, register_tiles,
 
 def tiles_of(layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> MlpTiles:
     """How the gradient is cut: not tuned yet, but so that registers are enough."""
-    return register_tiles(layers[0].kernel_shape[0], n_rows)
+    tiles = register_tiles(layers[0].kernel_shape[0], n_rows)
+    longest = max(layers[0].block[1], layers[1].block[0])
+    return tiles if longest <= 64 else dataclasses.replace(tiles, rows=min(32, tiles.rows))
 
 
 def input_gradient(

@@ -47,9 +47,8 @@ def tiles_of(layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> ShareTiles
     """How the gradients are cut: not tuned yet, but so that registers are enough."""
     longest = max(layers[0].block[1], layers[1].block[0])
     most = 64 if longest <= 64 else 32 if layers[0].dtype == "bfloat16" else 16
-    return ShareTiles(
-        tile_size(n_rows, most), warps=8, stages=2, units=32, slots=128 // longest, programs=512
-    )
+    rows, stages = tile_size(n_rows, most), 1 if most == 16 else 2
+    return ShareTiles(rows, warps=8, stages=stages, units=32, slots=128 // longest, programs=512)
 
 
 def parameter_gradients(
