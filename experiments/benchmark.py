@@ -41,6 +41,7 @@ from benchmark_exchange import measure_exchange
 from benchmark_gradient import measure_gradient
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
+from benchmark_selection import measure_selection
 from benchmark_step import measure_step
 
 from sparsemlp import InputError
@@ -55,6 +56,7 @@ def main() -> int:
         "gradient": measure_gradient,
         "memory": measure_memory,
         "exchange": measure_exchange,
+        "selection": measure_selection,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

@@ -125,8 +125,10 @@ def test_machine_code_uses_tensor_cores_and_spills_nothing(
 ):
     # As jax-triton asks for; Triton warns of a default that will change.
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     import triton
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
     from pallas_kernels.jax_triton.multiply import multiply
@@ -153,7 +155,7 @@ def test_machine_code_uses_tensor_cores_and_spills_nothing(
     program = done.asm["ptx"]
     (tmp_path / "kernel.ptx").write_text(program)
     (target,) = re.findall(r"\.target (sm_\w+)", program)
-    assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    assembler = get_ptxas(architecture).path
     report = subprocess.run(
         [assembler, "-v", f"-arch={target}", "kernel.ptx", "-o", "kernel.cubin"],
         cwd=tmp_path,
