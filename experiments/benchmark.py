@@ -29,6 +29,10 @@ compiles and runs nothing.
 
 prints the bytes that devices exchange for the gradients of a step, from the compiled program:
 dense, and masked with each backward. It runs nothing.
+    python experiments/benchmark.py selection --model=resmlp_cifar10
+
+prints what the masks of a step cost beside its loss and gradients: the scores of all blocks, the
+whole selection, and the lists of kept blocks that kernels for a GPU take.
 
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.

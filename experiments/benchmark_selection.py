@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -42,8 +43,8 @@ class Selection:
     """Images in a step."""
     rounds: int = 9
     """How often each contender takes its turn; medians are over these."""
-    out: str | None = None
-    """File for the record, JSON."""
+    out: Path | None = None
+    """JSON file for all numbers; it is overwritten."""
 
 
 def measure_selection(options: Annotated[Selection, tyro.conf.arg(name="")]) -> None:
@@ -84,7 +85,7 @@ def selection_costs(options: Selection) -> Record:
     seconds = take_turns(contenders, options.rounds, steps)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
-        "options": dataclasses.asdict(options),
+        "options": dataclasses.asdict(options) | {"out": None},
         "median_ms": {name: 1e3 * median for name, median in medians.items()},
         "share_of_step": {name: median / medians["step"] for name, median in medians.items()},
         "environment": describe_environment(),

@@ -22,7 +22,7 @@ def test_parts_and_their_shares_are_printed_and_written(tmp_path, monkeypatch, c
     monkeypatch.setattr(benchmark_selection.presets, "resmlp_cifar10", tiny)
     options = Selection("resmlp_cifar10", "4x4", 0.5, engine="reference", batch_size=2, rounds=1)
     out = tmp_path / "selection.json"
-    measure_selection(dataclasses.replace(options, out=str(out)))
+    measure_selection(dataclasses.replace(options, out=out))
     assert "of a step" in capsys.readouterr().out
     record = json.loads(out.read_text())
     assert set(record["median_ms"]) == {"scores", "masks", "lists", "step"}
