@@ -29,6 +29,7 @@ compiles and runs nothing.
 
 prints the bytes that devices exchange for the gradients of a step, from the compiled program:
 dense, and masked with each backward. It runs nothing.
+
     python experiments/benchmark.py selection --model=resmlp_cifar10
 
 prints what the masks of a step cost beside its loss and gradients: the scores of all blocks, the

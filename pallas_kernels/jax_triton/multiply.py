@@ -1,4 +1,5 @@
 """The kernel of engine `jax-triton`, in the Triton language; to be imported where Triton is."""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import inspect
 

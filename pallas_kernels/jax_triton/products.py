@@ -42,7 +42,7 @@ def multiply(
       compute_capability: of the GPU, as 80 or 90; None for that of the device at hand.
       tiles: how the product is cut; None for that of the Pallas kernel.
     """
-    import jax_triton
+    from jax_triton import triton_call as call_triton  # pyright: ignore
 
     from pallas_kernels.jax_triton.multiply import multiply as kernel_of_products
 
@@ -57,7 +57,7 @@ def multiply(
     # jax-triton has no rule for vmap.
     @jax.custom_batching.sequential_vmap
     def call(*operands: Array) -> Array:
-        return jax_triton.triton_call(
+        return call_triton(
             *operands,
             kernel=kernel_of_products,
             out_shape=jax.ShapeDtypeStruct(shape, x.dtype),

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import benchmark_selection
-import numpy as np
+import jax
 import pytest
 from benchmark_selection import Selection, block_lists, build_model, measure_selection
 
@@ -40,7 +40,7 @@ def test_every_layer_is_masked_where_the_block_divides_the_tokens():
 
 
 def test_the_lists_are_those_of_every_mask():
-    kernel = np.random.default_rng(0).normal(size=(64, 96)).astype(np.float32)
+    kernel = jax.random.normal(jax.random.key(0), (64, 96))
     mask = select_blocks(kernel, (32, 16), 0.5)
     rows, columns = block_lists({"a": {"kernel": mask}})
     assert rows.start.shape == (5,)

@@ -82,8 +82,8 @@ def check(axis: Any, *, transposed: bool) -> None:
             jnp.asarray(x), jnp.asarray(kernel), jnp.asarray(kept), layer
         )
     else:
-        operands = (jnp.asarray(a) for a in (x, kernel, bias, kept))
-        want = Reference().product(*operands, layer)
+        x_, kernel_, bias_, kept_ = (jnp.asarray(a) for a in (x, kernel, bias, kept))
+        want = Reference().product(x_, kernel_, bias_, kept_, layer)
     scale = 4 * EPS * math.sqrt(n_x) * float(np.abs(want).max())
     np.testing.assert_allclose(y.array, want, rtol=0, atol=scale)
 

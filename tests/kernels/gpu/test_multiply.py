@@ -1,4 +1,5 @@
 """The Triton kernel of engine `jax-triton`: its numbers, its call by JAX, its machine code."""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import os
 import re
