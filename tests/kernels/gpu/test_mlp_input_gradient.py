@@ -5,7 +5,7 @@ import pairs
 import pytest
 
 from pallas_kernels import SparseLayer, Triton
-from pallas_kernels.triton import mlp, mlp_input_gradient
+from pallas_kernels.triton import hidden, mlp, mlp_input_gradient
 from pallas_kernels.triton.mlp import MlpTiles
 
 INTERPRET = jax.default_backend() != "gpu"
@@ -19,7 +19,9 @@ INTERPRET = jax.default_backend() != "gpu"
     ],
     ids=str,
 )
-def test_tiles_of_rows_and_groups_of_features_make_the_whole(blocks, features, units):
+def test_tiles_of_rows_and_groups_of_features_make_the_whole(blocks, features, units, monkeypatch):
+    # Both blocks have a side of two parts.
+    monkeypatch.setattr(hidden, "DEPTH", 16)
     pair = pairs.draw(blocks, n_rows=75, width=96 if blocks[0][1] == 32 else 32, hidden=256)
     tiles = MlpTiles(32, warps=4, stages=2, features=features, units=units)
 
