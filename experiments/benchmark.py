@@ -48,6 +48,11 @@ checks every engine for GPUs on the device at hand, then times products, selecti
 steps, most telling first, for 8 minutes, and writes records and a table in Markdown into DIR. The
 same command goes on where it was stopped; `--smoke` tries it without a GPU.
 
+    python experiments/benchmark.py selection --model=resmlp_cifar10
+
+prints what the masks of a step cost beside its loss and gradients: the scores of all blocks, the
+whole selection, and the lists of kept blocks that kernels for a GPU take.
+
 Contenders take turns, so that a busy machine slows all of them alike; the ratios mean something,
 the milliseconds belong to the moment.
 """
@@ -62,6 +67,7 @@ from benchmark_input import measure_input
 from benchmark_linear import measure_linear
 from benchmark_memory import measure_memory
 from benchmark_population import measure_population
+from benchmark_selection import measure_selection
 from benchmark_step import measure_step
 
 from sparsemlp import InputError
@@ -79,6 +85,7 @@ def main() -> int:
         "population": measure_population,
         "input": measure_input,
         "gpu": measure_gpu,
+        "selection": measure_selection,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)

@@ -2,11 +2,14 @@
 
 from pallas_kernels.cpu import Cpu
 from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
+from pallas_kernels.jax_triton import JaxTriton
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
 from pallas_kernels.triton import Triton
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Cpu(), Triton(), Reference())}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (Cpu(), Triton(), JaxTriton(), Reference())
+}
 """Every engine of this version by name, the ones that `auto` prefers first."""
 
 PLANNED_ENGINES = ("mosaic",)
@@ -17,6 +20,7 @@ __all__ = [
     "PLANNED_ENGINES",
     "Cpu",
     "Engine",
+    "JaxTriton",
     "Neighbours",
     "Phase",
     "Reference",

@@ -96,6 +96,9 @@ class Engine(abc.ABC):
     """Inputs of the narrowest block of an activation of which `compact_gradient` skips the dropped
     ones; None: it never does."""
 
+    scores: tuple[str, ...] = ()
+    """Which scores of blocks `block_scores` can compute."""
+
     @abc.abstractmethod
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
         """Why this engine cannot compute `layer` on `platform`, and the way out; None if it can.
@@ -176,6 +179,22 @@ class Engine(abc.ABC):
     ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
         """`dW = (x^T dy) * M` and `db`, dy summed over all but its features."""
         return self.kernel_gradient(x, dy, kept, layer), dense.bias_gradient(dy, layer.axis)
+
+    def block_scores(
+        self, kernel: Float[Array, "in out"], block: tuple[int, int], score: str
+    ) -> Float[Array, "down across"] | None:
+        """The score of every block of a kernel in one pass over it, if this engine has one.
+
+        Args:
+          kernel: `[in, out]`, any float dtype; sums are taken in float32.
+          block: `(rows, cols)`, rows over outputs.
+          score: one of `scores`: `l1`, the sum of sizes, or `l2`, the Frobenius norm.
+
+        Returns:
+          Float32 `[in / cols, out / rows]`, right but for rounding: blocks whose scores differ by
+          less may change places. Blocks of the same weights have the same score. None: XLA scores.
+        """
+        return None
 
     def largest_blocks(
         self, x: Float[Array, "..."], block: tuple[int, int], k: int, axis: Literal[-1, -2]

@@ -104,7 +104,13 @@ def initial_memory(params: Mapping[str, Any], plan: Plan, dynamics: Dynamics) ->
 
 
 def select_dynamic_masks(
-    params: Mapping[str, Any], plan: Plan, dynamics: Dynamics, memory: Memory, *, frozen: bool
+    params: Mapping[str, Any],
+    plan: Plan,
+    dynamics: Dynamics,
+    memory: Memory,
+    *,
+    frozen: bool,
+    engine: str = "auto",
 ) -> tuple[Masks, Memory]:
     """Selects the kept blocks of every masked kernel, and remembers what the next step needs.
 
@@ -116,6 +122,7 @@ def select_dynamic_masks(
       dynamics: the options.
       memory: what the step before remembered, or `initial_memory`.
       frozen: whether the blocks stay those of the step before.
+      engine: who scores the blocks, as `selection.block_scores`.
 
     Returns:
       The masks, and the memory with the blocks that they keep. Scores that are ranked by
@@ -134,7 +141,7 @@ def select_dynamic_masks(
         if _by_gradient(rule):
             score = memory["scores"][path]
         else:
-            score = _flat(block_scores(kernel, rule.block, rule.score, path))
+            score = _flat(block_scores(kernel, rule.block, rule.score, path, engine))
             if path in scores:
                 score = _mean(scores[path], score, dynamics.score_decay)
                 scores[path] = score

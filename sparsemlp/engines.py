@@ -5,6 +5,7 @@ import logging
 import math
 
 import jax
+from jaxtyping import Array, Float
 
 from pallas_kernels import ENGINES, PLANNED_ENGINES, Engine, Phase, SparseLayer
 from pallas_kernels.tuning import TableError
@@ -88,6 +89,31 @@ def choose_for_grid(name: str) -> Engine:
             "GridMask has that as data: choose reference or auto, or give a BlockMask"
         )
     return ENGINES["reference"]
+
+
+def engine_scores(
+    name: str, kernel: Float[Array, "in out"], block: tuple[int, int], score: str
+) -> Float[Array, "down across"] | None:
+    """The score of every block of a kernel by the engine that computes its products, if it can.
+
+    Args:
+      name: `auto`, or a name in `pallas_kernels.ENGINES`.
+      kernel: `[in, out]`.
+      block: `(rows, cols)`.
+      score: name of the score.
+
+    Returns:
+      Float32 `[in / cols, out / rows]`; None where XLA has to: the engine cannot run here, or has
+      no kernel for this.
+    """
+    check_engine(name)
+    n_in, n_out = kernel.shape
+    layer = SparseLayer((n_in, n_out), block, 1, -1, str(kernel.dtype))
+    of_auto = (engine for engine in ENGINES.values() if engine.measured)
+    for engine in of_auto if name == "auto" else [ENGINES[name]]:
+        if score in engine.scores and not engine.reason_against(layer, jax.default_backend()):
+            return engine.block_scores(kernel, block, score)
+    return None
 
 
 def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:

@@ -137,11 +137,9 @@ Select = Callable[[str, Any, BlockMasking], Mask]
 """What selects the blocks of a kernel, from its path, its weights and its rule."""
 
 
-def _select_blocks(name: str, kernel: Array, rule: BlockMasking) -> Mask:
-    return select_blocks(kernel, rule.block, rule.ratio, rule.score, name)
-
-
-def select_masks(params: Mapping[str, Any], plan: Plan, select: Select = _select_blocks) -> Masks:
+def select_masks(
+    params: Mapping[str, Any], plan: Plan, engine: str = "auto", *, select: Select | None = None
+) -> Masks:
     """Selects the kept blocks of every masked kernel anew.
 
     Jittable, with the plan static: one compilation serves all steps.
@@ -149,7 +147,8 @@ def select_masks(params: Mapping[str, Any], plan: Plan, select: Select = _select
     Args:
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
       plan: which parameter gets which rules.
-      select: what selects the blocks of a kernel, from its path, weights and rule.
+      engine: who scores the blocks, as `selection.block_scores`.
+      select: what selects the blocks of a kernel instead of `select_blocks`.
 
     Returns:
       The variable collection `masks`: the same tree as the masked part of `params`, empty when
@@ -159,7 +158,12 @@ def select_masks(params: Mapping[str, Any], plan: Plan, select: Select = _select
       InputError: as `check_plan`.
     """
     return mask_tree(
-        {path: select(path, kernel, rule) for path, kernel, rule in masked_kernels(params, plan)}
+        {
+            path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path, engine)
+            if select is None
+            else select(path, kernel, rule)
+            for path, kernel, rule in masked_kernels(params, plan)
+        }
     )
 
 

@@ -235,4 +235,4 @@ def _masks(program: Program, own: Differences, params: Any) -> Masks:
             in_kernel_gradient=own.in_kernel_gradient[path],
         )
 
-    return select_masks(params, program.model.plan, select)
+    return select_masks(params, program.model.plan, select=select)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from sparsemlp.blocks import Block, block_grid, matrix_shape, n_kept_blocks
+from sparsemlp.engines import engine_scores
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask, GridMask
 
@@ -59,6 +60,7 @@ def select_blocks(
     ratio: float,
     score: str | Score = "l2",
     name: str = "kernel",
+    engine: str = "auto",
 ) -> BlockMask:
     """Keeps the `k = ceil(n * (1 - ratio))` blocks with the largest score.
 
@@ -73,6 +75,7 @@ def select_blocks(
       score: a name in `SCORES`, or a function from blocks `[in / cols, out / rows, cols, rows]`
         to scores `[in / cols, out / rows]`.
       name: what to call the kernel in an error.
+      engine: who scores the blocks, as in `block_scores`.
 
     Returns:
       The mask of the kernel, with `k` kept blocks.
@@ -86,7 +89,9 @@ def select_blocks(
     down, across = block_grid(kernel_shape, block, name)
     if n_kept_blocks(down * across, ratio) == down * across:
         return every_block(kernel_shape, block)
-    return keep_largest(block_scores(kernel, block, score, name), kernel_shape, block, ratio)
+    return keep_largest(
+        block_scores(kernel, block, score, name, engine), kernel_shape, block, ratio
+    )
 
 
 def select_grid(
@@ -126,6 +131,7 @@ def block_scores(
     block: Block,
     score: str | Score = "l2",
     name: str = "kernel",
+    engine: str = "auto",
 ) -> Float[Array, "down across"]:
     """The score of every block of a kernel, float32 `[in / cols, out / rows]`, without gradient.
 
@@ -134,6 +140,8 @@ def block_scores(
       block: `(rows, cols)`.
       score: a name in `SCORES`, or a function.
       name: what to call the kernel in an error.
+      engine: `auto`, or a name in `pallas_kernels.ENGINES`: where that engine has a kernel for
+        this score it is used, else XLA. They differ by rounding.
 
     Raises:
       InputError: the block does not divide the kernel, or the score needs gradients.
@@ -143,6 +151,13 @@ def block_scores(
             f"score {score!r} ranks blocks by weight times gradient, which only a training step "
             f"knows: select_dynamic_masks does it; or choose one of {', '.join(SCORES)}"
         )
+    if not callable(score):
+        shape = matrix_shape(kernel.shape)
+        block_grid(shape, block, name)
+        matrix = jax.lax.stop_gradient(kernel).reshape(shape)
+        found = engine_scores(engine, matrix, block, score)
+        if found is not None:
+            return found
     function = score if callable(score) else SCORES[score]
     blocks = cut(kernel.astype(jnp.float32), block, name)
     return jax.lax.stop_gradient(function(blocks))

@@ -184,7 +184,14 @@ def _masks_of_step(
         return {}, remember_unmasked(state.params, plan, dynamics, state.memory)
     if masks_of is not None:
         return masks_of(state.params), state.memory
-    return select_dynamic_masks(state.params, plan, dynamics, state.memory, frozen=program.frozen)
+    return select_dynamic_masks(
+        state.params,
+        plan,
+        dynamics,
+        state.memory,
+        frozen=program.frozen,
+        engine=program.model.engine,
+    )
 
 
 def many_steps(
@@ -266,7 +273,12 @@ def count_correct(
         masks = masks_of(params)
     elif masked:
         masks, _ = select_dynamic_masks(
-            params, program.model.plan, program.dynamics, memory, frozen=program.frozen
+            params,
+            program.model.plan,
+            program.dynamics,
+            memory,
+            frozen=program.frozen,
+            engine=program.model.engine,
         )
 
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array, Array]:

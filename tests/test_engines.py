@@ -343,7 +343,7 @@ def test_a_planned_engine_is_not_called_unknown(name):
         check_engine(name)
     assert repr(name) in str(caught.value)
     assert "planned" in str(caught.value)
-    assert "choose one of auto, cpu, triton, reference" in str(caught.value)
+    assert "choose one of auto, cpu, triton, jax-triton, reference" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["cuda", "", "Reference"])
@@ -351,4 +351,4 @@ def test_an_unknown_engine_is_named_with_the_known_ones(name):
     with pytest.raises(InputError) as caught:
         choose(name, LAYER)
     assert f"engine {name!r} is unknown" in str(caught.value)
-    assert "choose one of auto, cpu, triton, reference" in str(caught.value)
+    assert "choose one of auto, cpu, triton, jax-triton, reference" in str(caught.value)

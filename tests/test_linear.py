@@ -329,8 +329,14 @@ def test_operands_meet_in_their_common_dtype_and_gradients_keep_their_own():
         ({"axis": 0}, ["axis 0", "-1 (features)", "-2 (tokens)"]),
         ({"axis": 1}, ["axis 1", "-1 (features)", "-2 (tokens)"]),
         ({"backward": "unmasked"}, ["backward 'unmasked'", "masked, dense, straight_through"]),
-        ({"engine": "cuda"}, ["engine 'cuda' is unknown", "auto, cpu, triton, reference"]),
-        ({"engine": "mosaic"}, ["engine 'mosaic' is planned", "auto, cpu, triton, reference"]),
+        (
+            {"engine": "cuda"},
+            ["engine 'cuda' is unknown", "auto, cpu, triton, jax-triton, reference"],
+        ),
+        (
+            {"engine": "mosaic"},
+            ["engine 'mosaic' is planned", "auto, cpu, triton, jax-triton, reference"],
+        ),
         ({"gradient": GradientPruning(2, 3)}, ["2:3", "8 entries", "8 % 3 = 2", "2, 4, 8"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

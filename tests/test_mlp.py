@@ -17,7 +17,7 @@ import reference_mlp
 from jax.sharding import AxisType, PartitionSpec
 from scipy.special import erf
 
-from pallas_kernels import ENGINES, SparseLayer
+from pallas_kernels import ENGINES, SparseLayer, Triton
 from sparsemlp import BlockMask
 from sparsemlp.errors import InputError
 from sparsemlp.mlp import Linear, gelu, sparse_mlp
@@ -30,6 +30,9 @@ NATIVE = ENGINES["cpu"].reason_against(
 needs_native = pytest.mark.skipif(NATIVE is not None, reason=str(NATIVE))
 BOTH_ENGINES = pytest.mark.parametrize(
     "engine", [pytest.param("cpu", marks=needs_native), "reference"]
+)
+ALL_ENGINES = pytest.mark.parametrize(
+    "engine", [pytest.param("cpu", marks=needs_native), "triton", "reference"]
 )
 
 
@@ -234,18 +237,52 @@ def test_every_two_choices_meet_in_a_case():
         assert met == set(itertools.product(first, second))
 
 
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine `triton` runs where there is no GPU."""
+    if jax.default_backend() != "gpu":
+        monkeypatch.setitem(ENGINES, "triton", Triton(interpret=True))
+
+
+OF_TRITON = [choice for choice in CASES if choice.blocks != "small"]
+"""A side of a block is 16 there at least."""
+FEW_OF_TRITON = [CASES[1], CASES[3], CASES[4]]
+"""Each blocks, dtype and batch once: an interpreted kernel takes seconds to compile."""
+
+
+def name_of(choice: Case) -> str:
+    return "-".join(map(str, choice))
+
+
 @needs_native
-@pytest.mark.parametrize("choice", CASES, ids=lambda choice: "-".join(map(str, choice)))
+@pytest.mark.parametrize("choice", CASES, ids=name_of)
 def test_fused_layers_have_the_values_and_gradients_of_their_definition(choice):
+    check_fused("cpu", choice)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param(choice, marks=[] if choice in FEW_OF_TRITON else pytest.mark.exhaustive)
+        for choice in OF_TRITON
+    ],
+    ids=name_of,
+)
+def test_fused_layers_of_a_gpu_have_them_too(choice, interpreted):
+    check_fused("triton", choice)
+
+
+def check_fused(engine: str, choice: Case) -> None:
+    """Raises AssertionError unless the engine computes the fused layers of `choice`."""
     operands = draw(choice)
-    actual = compiled(operands, engine="cpu", residual=choice.residual)
+    actual = compiled(operands, engine=engine, residual=choice.residual)
     assert_conforms(actual, expected(operands, choice.residual), choice.dtype)
     for mask, name in zip(operands.masks, ("dw1", "dw2"), strict=True):
         dropped = ~np.asarray(mask.dense())
         np.testing.assert_array_equal(np.asarray(actual[name])[dropped], 0)
 
 
-@pytest.mark.parametrize("choice", CASES[:5], ids=lambda choice: "-".join(map(str, choice)))
+@pytest.mark.parametrize("choice", CASES[:5], ids=name_of)
 def test_step_by_step_is_the_definition_too(choice):
     choice = choice._replace(dtype="float32")
     operands = draw(choice)
@@ -335,11 +372,16 @@ def not_fused(monkeypatch) -> None:
     monkeypatch.setattr("sparsemlp.mlp._fused", refuse)
 
 
-@needs_native
-def test_the_fixture_does_tell_a_fused_call(not_fused):
+@pytest.mark.parametrize("engine", [pytest.param("cpu", marks=needs_native), "triton"])
+def test_the_fixture_does_tell_a_fused_call(engine, not_fused, interpreted):
     operands = draw(FUSED)
     with pytest.raises(AssertionError, match=r"^fused$"):
-        apply(operands.arrays, operands.masks, engine="cpu", residual=True)
+        apply(operands.arrays, operands.masks, engine=engine, residual=True)
+
+
+def test_auto_does_not_fuse_by_an_engine_that_was_not_measured(not_fused, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    apply(draw(FUSED).arrays, draw(FUSED).masks, engine="auto", residual=True)
 
 
 @needs_native
@@ -424,8 +466,8 @@ def test_operands_of_two_dtypes_meet_in_the_wider_one(engine, wide):
     reference_mlp.assert_near(y, (value, mass), reference_mlp.share(jnp.bfloat16, HIDDEN), "y")
 
 
-@BOTH_ENGINES
-def test_a_dropped_weight_reaches_nothing_even_when_it_is_not_finite(engine):
+@ALL_ENGINES
+def test_a_dropped_weight_reaches_nothing_even_when_it_is_not_finite(engine, interpreted):
     operands = draw(FUSED)
     arrays = dict(operands.arrays)
     for name, mask in zip(("w1", "w2"), operands.masks, strict=True):
@@ -451,8 +493,8 @@ def test_a_number_that_is_not_finite_is_not_hidden(engine):
         assert not np.all(np.isfinite(actual["dw1"]))
 
 
-@BOTH_ENGINES
-def test_an_empty_batch_has_no_result_and_gradients_of_zero(engine):
+@ALL_ENGINES
+def test_an_empty_batch_has_no_result_and_gradients_of_zero(engine, interpreted):
     operands = draw(FUSED._replace(batch=(0, 5)))
     actual = compiled(operands, engine=engine, residual=True)
     assert actual["y"].shape == actual["dx"].shape == (0, 5, IN)
@@ -502,11 +544,17 @@ def stacked_masks(choice: Case, n: int) -> tuple[BlockMask, BlockMask]:
     return rolled[0], rolled[1]
 
 
-@needs_native
-def test_mapping_fused_layers_over_all_is_one_pair_after_another():
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("cpu", marks=needs_native),
+        pytest.param("triton", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_mapping_fused_layers_over_all_is_one_pair_after_another(engine, interpreted):
     n = 3
     stacked = draw(FUSED, stack=(n,))._replace(masks=stacked_masks(FUSED, n))
-    one = functools.partial(value_and_gradients, engine="cpu", residual=True)
+    one = functools.partial(value_and_gradients, engine=engine, residual=True)
     actual = jax.jit(jax.vmap(one))(stacked)
     for index in range(n):
         pair, found = jax.tree.map(lambda a, i=index: a[i], (stacked, actual))

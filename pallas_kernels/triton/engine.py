@@ -3,13 +3,26 @@
 import math
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import Engine, SparseLayer
+from pallas_kernels import dense
+from pallas_kernels.engine import Engine, SparseLayer, Weights
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
-from pallas_kernels.triton import compact, configurations, gradient, launch, products, pruned
+from pallas_kernels.triton import (
+    compact,
+    configurations,
+    gradient,
+    launch,
+    mlp,
+    mlp_input_gradient,
+    mlp_weight_gradient,
+    products,
+    pruned,
+    scores,
+)
 from pallas_kernels.tuning import Problem
 
 DTYPES = ("float32", "bfloat16")
@@ -33,6 +46,7 @@ class Triton(Engine):
     measured = False
     version = configurations.VERSION
     narrowest_kept = 1
+    scores = scores.SCORES
 
     def __init__(self, interpret: bool = False) -> None:
         self.interpret = interpret
@@ -108,6 +122,14 @@ class Triton(Engine):
             return _REFERENCE.kernel_gradient(x, dy, kept, layer)
         return gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
 
+    def block_scores(
+        self, kernel: Float[Array, "in out"], block: tuple[int, int], score: str
+    ) -> Float[Array, "down across"] | None:
+        """Norms `l1` and `l2` of blocks whose sides are powers of two, reading the kernel once."""
+        if not kernel.size or not scores.takes(block):
+            return None
+        return scores.block_scores(kernel, block, score, interpret=self.interpret)
+
     def compact_gradient(
         self,
         values: Float[Array, "k height width"],
@@ -135,3 +157,39 @@ class Triton(Engine):
         if not dy.size or not kernel.size or not pruned.takes(kept):
             return super().pruned_input_gradient(dy, kernel, kept, axis)
         return pruned.pruned_input_gradient(dy, kernel, kept, axis, interpret=self.interpret)
+
+    def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
+        """Layers along the features whose inputs and outputs fit the registers of a program."""
+        return mlp.fuses(first, second)
+
+    def mlp(
+        self,
+        x: Float[Array, "*batch in"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> Float[Array, "*batch out"]:
+        """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`."""
+        if not x.size:
+            return jnp.zeros((*x.shape[:-1], layers[1].kernel_shape[1]), x.dtype)
+        return mlp.mlp(x, weights, layers, residual, interpret=self.interpret)
+
+    def mlp_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
+        """The gradients of x and of both layers; the hidden units are computed again from x."""
+        if not x.size:
+            zeros = (Weights(*jax.tree.map(jnp.zeros_like, each[:2])) for each in weights)
+            return jnp.zeros_like(x), (next(zeros), next(zeros))
+        rows = (x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), weights, layers)
+        dx = mlp_input_gradient.input_gradient(*rows, residual, interpret=self.interpret)
+        dw1, db1, dw2 = mlp_weight_gradient.parameter_gradients(*rows, interpret=self.interpret)
+        b1, b2 = weights[0].bias, weights[1].bias
+        first = Weights(dw1, None if b1 is None else db1)
+        second = Weights(dw2, None if b2 is None else dense.bias_gradient(dy, -1))
+        return dx.reshape(x.shape), (first, second)

@@ -55,21 +55,21 @@ def launch(
     *,
     grid: tuple[int, ...],
     in_specs: Sequence[pl.BlockSpec],
-    out_spec: pl.BlockSpec,
-    out: jax.ShapeDtypeStruct,
+    out_spec: Any,
+    out: Any,
     tiles: Tiles,
     interpret: bool,
-) -> Array:
+) -> Any:
     """Runs a kernel once for every point of a grid.
 
     Args:
       name: what the kernel is called in a profile.
-      kernel: takes a reference for each operand, and one for the result.
+      kernel: takes a reference for each operand, and one for each result.
       operands: arrays.
       grid: how many programs there are, the first axis running fastest.
       in_specs: which part of each operand a program sees.
-      out_spec: which part of the result.
-      out: shape and dtype of the result.
+      out_spec: which part of the result, a `pl.BlockSpec`; of several results a tuple of them.
+      out: shape and dtype of the result, a `jax.ShapeDtypeStruct`, or a tuple.
       tiles: warps and stages.
       interpret: whether JAX interprets the kernel, on any platform, instead of compiling it.
     """
@@ -82,8 +82,11 @@ def launch(
         grid=grid,
         in_specs=list(in_specs),
         out_specs=out_spec,
-        out_shape=jax.ShapeDtypeStruct(
-            out.shape, out.dtype, manual_axis_type=most.manual_axis_type
+        out_shape=jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(
+                a.shape, a.dtype, manual_axis_type=most.manual_axis_type
+            ),
+            out,
         ),
         compiler_params=triton.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=interpret,
@@ -123,3 +126,8 @@ def quotient_and_rest(a: Array, divisor: int) -> tuple[Array, Array]:
     """Of integers that are not negative; what `//` and `%` become is more than Triton takes."""
     by = jnp.asarray(divisor, a.dtype)
     return jax.lax.div(a, by), jax.lax.rem(a, by)
+
+
+def whole(a: Array) -> pl.BlockSpec:
+    """All of an operand, for every program."""
+    return pl.BlockSpec(a.shape, lambda *_: (0,) * a.ndim)

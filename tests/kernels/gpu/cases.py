@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import Neighbours, SparseLayer, Triton, tuning
+from pallas_kernels import Neighbours, SparseLayer, Triton, Weights, tuning
+from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient
 from pallas_kernels.tuning import Problem
 
 ENGINE = Triton()
@@ -48,7 +49,8 @@ class Case(NamedTuple):
         (rows, cols), along = self.block, "features" if self.axis == -1 else "tokens"
         name = self.kernel.removeprefix("sparsemlp_")
         cut = dataclasses.astuple(self.configuration) if self.configuration else ()
-        texts = (name, f"{rows}x{cols}", jnp.dtype(self.dtype).name, along, *cut)
+        n_in = self.operands[0].shape[self.axis]
+        texts = (name, n_in, f"{rows}x{cols}", jnp.dtype(self.dtype).name, along, *cut)
         return "-".join(map(str, texts))
 
     def traced(self) -> Callable[..., Any]:
@@ -92,9 +94,45 @@ def case(
         "gradient": (ending(ENGINE.kernel_gradient, layer), (x, dy, kept)),
         "compact": (ending(ENGINE.compact_gradient, N_IN, axis), (values, ids, dy)),
         "pruned": (ending(ENGINE.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
+        "scores": (ending(ENGINE.block_scores, block, "l2"), (w,)),
     }
     call, operands = calls[kernel]
     return Case(f"sparsemlp_{kernel}", block, dtype, axis, call, operands, configuration)
+
+
+def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN) -> Case:
+    """One kernel for two layers of `width`, four times that and `width` features."""
+    n_blocks, name = 4 * width**2 // (block[0] * block[1]), jnp.dtype(dtype).name
+    shapes = ((width, 4 * width), (4 * width, width))
+    first, second = (SparseLayer(shape, block, n_blocks // 5, -1, name) for shape in shapes)
+    layers = (first, second)
+    x = jax.ShapeDtypeStruct((8192, width), dtype)
+    kept = jax.ShapeDtypeStruct((n_blocks // 5,), jnp.int32)
+    weights = [
+        array
+        for shape in shapes
+        for array in (*(jax.ShapeDtypeStruct(s, dtype) for s in (shape, shape[1:])), kept)
+    ]
+
+    def pair(arrays: tuple[Any, ...]) -> Any:
+        return Weights(*arrays[:3]), Weights(*arrays[3:])
+
+    def forward(x: Any, *w: Any) -> Any:
+        return ENGINE.mlp(x, pair(w), layers, True)
+
+    def of_x(x: Any, dy: Any, *w: Any) -> Any:
+        return mlp_input_gradient.input_gradient(x, dy, pair(w), layers, True, interpret=False)
+
+    def of_weights(x: Any, dy: Any, *w: Any) -> Any:
+        return mlp_weight_gradient.parameter_gradients(x, dy, pair(w), layers, interpret=False)
+
+    calls = {
+        "mlp": (forward, [x]),
+        "mlp_input": (of_x, [x, x]),
+        "mlp_weights": (of_weights, [x, x]),
+    }
+    call, rows = calls[kernel]
+    return Case(f"sparsemlp_{kernel}", block, dtype, -1, call, (*rows, *weights))
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
@@ -108,23 +146,36 @@ def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
     ]
 
 
-FEW = cases(
-    product=[(32, 16)],
-    transposed=[(32, 16)],
-    gradient=[(32, 16)],
-    compact=[(8, 8)],
-    pruned=[(2, 4)],
-)
+DTYPES = (jnp.float32, jnp.bfloat16)
+MLP = ("mlp", "mlp_input", "mlp_weights")
+SQUARES = [(32, 32), (64, 64), (128, 128)]
+
+FEW = [
+    *cases(
+        product=[(32, 16)],
+        transposed=[(32, 16)],
+        gradient=[(32, 16)],
+        compact=[(8, 8)],
+        pruned=[(2, 4)],
+    ),
+    *(case("scores", (32, 16), dtype, -1) for dtype in DTYPES),
+    *(mlp_case(kernel, (32, 16), dtype) for kernel in MLP for dtype in DTYPES),
+]
 """Each kernel once."""
 
-SQUARES = [(32, 32), (64, 64), (128, 128)]
-MANY = FEW + cases(
-    product=SQUARES,
-    transposed=SQUARES,
-    gradient=SQUARES,
-    compact=[(16, 32)],
-    pruned=[(1, 8), (16, 32)],
-)
+MANY = [
+    *FEW,
+    *cases(
+        product=SQUARES,
+        transposed=SQUARES,
+        gradient=SQUARES,
+        compact=[(16, 32)],
+        pruned=[(1, 8), (16, 32)],
+    ),
+    *(case("scores", block, jnp.float32, -1) for block in SQUARES),
+    *(mlp_case(kernel, block, dtype) for kernel in MLP for block in SQUARES for dtype in DTYPES),
+    *(mlp_case(kernel, (32, 32), jnp.bfloat16, 2 * N_IN) for kernel in MLP),
+]
 """Each kernel with the blocks that are meant to be used."""
 
 
@@ -141,7 +192,9 @@ def configured(
 def _sample(size: int) -> list[Case]:
     """Some of all configurations of all kernels, the same in every run."""
     every = [
-        configured(a.kernel.removeprefix("sparsemlp_"), a.block, a.dtype, a.axis) for a in MANY
+        configured(name, a.block, a.dtype, a.axis)
+        for a in MANY
+        if (name := a.kernel.removeprefix("sparsemlp_")) in METHODS
     ]
     return random.Random(0).sample([case for found in every for case in found], size)
 

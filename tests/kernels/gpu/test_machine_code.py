@@ -24,6 +24,8 @@ def test_a_kernel_uses_tensor_cores_and_spills_nothing(found, case: Case, archit
     report = found[f"{case} {architecture}"]
     assert report["spills"] == 0, report
     assert report["registers"] <= 255
+    if case.kernel == "sparsemlp_scores":
+        return  # It multiplies no matrices.
     if architecture == "sm_80":
         assert report["mma"] > 0, report
     elif case.dtype == jnp.bfloat16 and case.kernel == "sparsemlp_product" and case.axis == -1:

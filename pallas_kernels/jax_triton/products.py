@@ -1,0 +1,115 @@
+"""`y = x (W * M) + b` and `dx = dy (W * M)^T`, as `pallas_kernels.triton.products` has them.
+
+A program owns some rows of the result and one block of its features, and walks the kept blocks that
+meet it, longest lists first. Strides tell the axes apart, so one kernel serves all four products.
+"""
+
+import math
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.engine import SparseLayer
+from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.triton.configurations import product_tiles
+from pallas_kernels.triton.launch import Tiles, tile_size
+
+EXACT = ("float32", "highest")
+"""Values of `jax_default_matmul_precision` with which float32 is not multiplied in TF32."""
+
+
+def multiply(
+    x: Float[Array, "..."],
+    kernel: Float[Array, "in out"],
+    bias: Float[Array, " out"] | None,
+    kept: Int[Array, " k"],
+    layer: SparseLayer,
+    *,
+    transposed: bool,
+    compute_capability: int | None = None,
+    tiles: Tiles | None = None,
+) -> Float[Array, "..."]:
+    """`x (W * M) + b`, or with `transposed` `x (W * M)^T`, along the axis of the layer.
+
+    Args:
+      x: `[..., n]`, or `[..., n, channels]` along the tokens; n is `in`, or `out` if transposed.
+      kernel: the whole kernel, of which the kept blocks are read.
+      bias: `[out]`, or None; not with `transposed`.
+      kept: ids of the kept blocks.
+      layer: the layer.
+      transposed: which of the two products.
+      compute_capability: of the GPU, as 80 or 90; None for that of the device at hand.
+      tiles: how the product is cut; None for that of the Pallas kernel.
+    """
+    from jax_triton import triton_call as call_triton  # pyright: ignore
+
+    from pallas_kernels.jax_triton.multiply import multiply as kernel_of_products
+
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    lists = (list_rows if transposed else list_columns)(kept, (n_in // cols, n_out // rows))
+    along_features = layer.axis == -1
+    n_y = n_in if transposed else n_out
+    shape = (*x.shape[:-1], n_y) if along_features else (*x.shape[:-2], n_y, x.shape[-1])
+    constants, grid = plan(x.shape, layer, transposed=transposed, tiles=tiles)
+    tiles = tiles or product_tiles(layer)
+
+    # jax-triton has no rule for vmap.
+    @jax.custom_batching.sequential_vmap
+    def call(*operands: Array) -> Array:
+        return call_triton(
+            *operands,
+            kernel=kernel_of_products,
+            out_shape=jax.ShapeDtypeStruct(shape, x.dtype),
+            grid=grid,
+            name="sparsemlp_transposed" if transposed else "sparsemlp_product",
+            num_warps=tiles.warps,
+            num_stages=tiles.stages,
+            compute_capability=compute_capability,
+            has_bias=bias is not None,
+            precision=precision(),
+            **constants,
+        )
+
+    return call(lists.start, lists.across, lists.order, x, kernel, kernel if bias is None else bias)
+
+
+def plan(
+    shape: tuple[int, ...], layer: SparseLayer, *, transposed: bool, tiles: Tiles | None = None
+) -> tuple[dict[str, Any], tuple[int, int, int]]:
+    """The constants of the kernel that follow from shapes, and the grid.
+
+    Args:
+      shape: of x.
+      layer: the layer.
+      transposed: which of the two products.
+      tiles: how the product is cut; None for that of the Pallas kernel.
+    """
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    n_x, n_y = (n_out, n_in) if transposed else (n_in, n_out)
+    width, depth = (cols, rows) if transposed else (rows, cols)
+    if layer.axis == -1:
+        n_samples, n_rows = 1, math.prod(shape) // n_x
+        strides = {"x_sample": 0, "x_row": n_x, "x_feature": 1}
+        strides |= {"y_sample": 0, "y_row": n_y, "y_feature": 1}
+    else:
+        n_rows = shape[-1]
+        n_samples = math.prod(shape) // (n_x * n_rows)
+        strides = {"x_sample": n_x * n_rows, "x_row": 1, "x_feature": n_rows}
+        strides |= {"y_sample": n_y * n_rows, "y_row": 1, "y_feature": n_rows}
+    size = tile_size(n_rows, (tiles or product_tiles(layer)).rows)
+    constants = {
+        **strides,
+        "n_rows": n_rows,
+        "kernel_depth": 1 if transposed else n_out,
+        "kernel_width": n_out if transposed else 1,
+        "size": size,
+        "depth": depth,
+        "width": width,
+    }
+    return constants, (n_y // width, -(-n_rows // size), n_samples)
+
+
+def precision() -> str:
+    """How float32 is multiplied, in the words of Triton."""
+    return "ieee" if jax.config.jax_default_matmul_precision in EXACT else "tf32"

@@ -1,0 +1,32 @@
+"""GELU and its derivative inside a kernel: the lowering to Triton has no error function."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_QUOTIENT = (
+    -0.13594986653128133,
+    0.4627836814144577,
+    -0.355619611808542,
+    0.4127263979032389,
+    0.04490060235183873,
+    0.2019618852031437,
+    0.18283017819215674,
+    0.18636665138599243,
+)
+"""Of `erfc(z) e^(z^2) / t`, highest power of `t = 1 / (1 + 0.33 z)` first: fitted for z from 0 to
+9.6 with a relative error of 8.2e-8, as the native kernels have it."""
+
+
+def gelu(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """`x P(x)` and `P(x) + x p(x)`, P the normal distribution and p its density; float32.
+
+    P is right to 3e-7, and in its left tail relatively as well.
+    """
+    density = jnp.exp(x * x * -0.5)
+    t = 1 / (jnp.abs(x) * (0.33 * 2**-0.5) + 1)
+    quotient = jnp.full_like(x, _QUOTIENT[0])
+    for coefficient in _QUOTIENT[1:]:
+        quotient = quotient * t + coefficient
+    tail = density * quotient * t * 0.5
+    distribution = jnp.where(x < 0, tail, 1 - tail)
+    return x * distribution, distribution + x * density * (2 * jnp.pi) ** -0.5

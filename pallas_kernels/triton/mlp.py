@@ -1,0 +1,188 @@
+"""`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top, without hidden units in memory.
+
+A program owns some rows and some output features, whose sums it keeps in registers, one tile for
+each block of outputs. It walks the hidden units in runs: pre-activations from the kept blocks of
+W1, GELU, and a product with each kept block of W2 in that row. Registers have no dynamic index, so
+every tile asks by a branch, the same for all threads, whether its block is kept; a dropped one
+costs the branch and neither a load nor a product. Runs that no output of the program uses are
+skipped. A hidden column of W1 without a kept block is the constant gelu(b1), which needs no case of
+its own.
+
+What it costs, by arithmetic, nothing measured. With c1 and c2 FLOPs of the kept blocks, dense
+`2 rows in hidden` and `2 rows hidden out`, and G groups of output features, at most `G c1 + c2`:
+hidden units are computed anew for each group. Up to 768 features one group is enough, of 64 rows up
+to 384 and of 32 rows beyond. One product after the other writes and reads `rows hidden` numbers in
+addition; for 384->1536->384 that is 4 times x and y together. For blocks of 32x32 and 64 rows in
+bfloat16, a kept pair of blocks loads 4 KiB of x and 2 KiB of each kernel for 2^18 FLOPs: 32 for
+each byte, 21 with 32 rows. Nearly all of them come from the caches, as 64 rows of x are 48 KiB and
+the kernels are shared by all programs.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from pallas_kernels.engine import SparseLayer, Weights
+from pallas_kernels.layout import kept_grid, list_columns
+from pallas_kernels.triton.gelu import gelu
+from pallas_kernels.triton.hidden import Lists, Rows, Runs, chosen_runs, cut, grids, in_groups
+from pallas_kernels.triton.launch import Tiles, dot, launch, load, tile_size, whole
+
+MOST_FEATURES = 768
+"""Inputs and outputs at most: beyond, hidden units would be computed twice and more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MlpTiles(Tiles):
+    """How a fused product is cut.
+
+    Attributes:
+      features: features of a program's result at most, whose sums are in registers.
+      units: hidden units computed at a time at most, a power of two from 16.
+    """
+
+    features: int
+    units: int
+
+
+def tiles_of(layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> MlpTiles:
+    """How a product is cut: not tuned yet, but so that registers are enough."""
+    return register_tiles(layers[1].kernel_shape[1], n_rows)
+
+
+def register_tiles(n_features: int, n_rows: int) -> MlpTiles:
+    """Tiles whose sums, 64 rows of 384 features or 32 of 768, take 96 registers of a thread."""
+    rows, features = (64, 384) if n_features <= 384 else (32, 768)
+    return MlpTiles(tile_size(n_rows, rows), warps=8, stages=2, features=features, units=32)
+
+
+def fuses(first: SparseLayer, second: SparseLayer) -> bool:
+    """Whether there are kernels for two layers: along the features, no wider than registers."""
+    widest = max(first.kernel_shape[0], second.kernel_shape[1])
+    return first.axis == second.axis == -1 and widest <= MOST_FEATURES
+
+
+def mlp(
+    x: Float[Array, "*batch in"],
+    weights: tuple[Weights, Weights],
+    layers: tuple[SparseLayer, SparseLayer],
+    residual: bool,
+    *,
+    interpret: bool,
+    tiles: MlpTiles | None = None,
+) -> Float[Array, "*batch out"]:
+    """The result of both layers.
+
+    Args:
+      x: `[..., in]`, not empty.
+      weights: of both layers.
+      layers: both layers.
+      residual: whether x is added.
+      interpret: whether the kernel is interpreted.
+      tiles: how it is cut; None for `tiles_of`.
+    """
+    n_in, n_out = layers[0].kernel_shape[0], layers[1].kernel_shape[1]
+    flat = x.reshape(-1, n_in)
+    n_rows = flat.shape[0]
+    tiles = tiles or tiles_of(layers, n_rows)
+    runs = cut(layers, tiles.units)
+    first, second = grids(layers)
+    columns = list_columns(weights[0].kept, first)
+    kept = kept_grid(weights[1].kept, second)
+    kept = in_groups(kept, min(second[1], max(1, tiles.features // layers[1].block[0])))
+    count, order = chosen_runs(kept.any(axis=2), runs.per_row)
+    lists = [count, order, kept.astype(jnp.int32), columns.start, columns.across]
+    operands = [*lists, flat, *with_bias(weights[0]), *with_bias(weights[1])]
+    y = launch(
+        "sparsemlp_mlp",
+        functools.partial(_kernel, runs=runs, n_rows=n_rows, residual=residual),
+        operands,
+        grid=(pl.cdiv(n_rows, tiles.rows), kept.shape[0]),
+        in_specs=[
+            *map(whole, lists),
+            panel(tiles.rows, n_in),
+            *map(whole, operands[len(lists) + 1 :]),
+        ],
+        out_spec=panel(tiles.rows, n_out),
+        out=jax.ShapeDtypeStruct((n_rows, n_out), x.dtype),
+        tiles=tiles,
+        interpret=interpret,
+    )
+    return y.reshape(*x.shape[:-1], n_out)
+
+
+def panel(rows: int, features: int) -> pl.BlockSpec:
+    """The rows of a program, which the first axis of the grid counts."""
+    return pl.BlockSpec((rows, features), lambda tile, group: (tile, 0))
+
+
+def with_bias(weights: Weights) -> tuple[Array, Array]:
+    """The kernel, and the bias or zeros."""
+    kernel, bias, _ = weights
+    return kernel, jnp.zeros(kernel.shape[1], kernel.dtype) if bias is None else bias
+
+
+def own_rows(size: int, n_rows: int) -> Rows:
+    """The rows of a program in its panel; to be taken outside of loops."""
+    first = pl.program_id(0) * size
+    return Rows(0, first + jax.lax.broadcasted_iota(jnp.int32, (size,), 0) < n_rows)
+
+
+def _kernel(
+    count: Any,
+    order: Any,
+    kept: Any,
+    start: Any,
+    across: Any,
+    x: Any,
+    w1: Any,
+    b1: Any,
+    w2: Any,
+    b2: Any,
+    y: Any,
+    *,
+    runs: Runs,
+    n_rows: int,
+    residual: bool,
+) -> None:
+    size, width = x.shape[0], runs.layers[1].block[0]
+    n_blocks = kept.shape[2]
+    group = pl.program_id(1)
+    rows = own_rows(size, n_rows)
+
+    def outputs(index: int) -> Any:
+        return pl.ds((group * n_blocks + index) * width, width)
+
+    def add(step: Array, totals: tuple[Array, ...]) -> tuple[Array, ...]:
+        run = order[group, step]
+        units, _ = gelu(runs.before_gelu(run, rows, x, Lists(start, across), w1, b1))
+        units = units.astype(x.dtype)
+        row, _ = runs.row(run)
+
+        def product(total: Array, index: int) -> Array:
+            return total + dot(units, load(w2.at[runs.units(run), outputs(index)]), (1, 0))
+
+        return tuple(
+            jax.lax.cond(
+                kept[group, row, index] > 0,
+                functools.partial(product, index=index),
+                lambda total: total,
+                total,
+            )
+            for index, total in enumerate(totals)
+        )
+
+    zero = jnp.zeros((size, width), jnp.float32)
+    totals = jax.lax.fori_loop(0, count[group], add, (zero,) * n_blocks)
+    for index, total in enumerate(totals):
+        there = (group * n_blocks + index) * width < y.shape[1]
+        own, features = Rows(0, rows.exists & there), outputs(index)
+        total = total + load(b2.at[features], jnp.broadcast_to(there, (width,)))[None, :]
+        if residual:
+            total = total + own.load(x, features)
+        own.store(y, features, total)
