@@ -2,14 +2,17 @@
 
 from pallas_kernels.cpu import Cpu
 from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
+from pallas_kernels.mosaic import Mosaic
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
 from pallas_kernels.triton import Triton
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Cpu(), Triton(), Reference())}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (Cpu(), Mosaic(), Triton(), Reference())
+}
 """Every engine of this version by name, the ones that `auto` prefers first."""
 
-PLANNED_ENGINES = ("mosaic",)
+PLANNED_ENGINES: tuple[str, ...] = ()
 """Names that the design reserves for engines to come."""
 
 __all__ = [
@@ -17,6 +20,7 @@ __all__ = [
     "PLANNED_ENGINES",
     "Cpu",
     "Engine",
+    "Mosaic",
     "Neighbours",
     "Phase",
     "Reference",

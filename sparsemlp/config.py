@@ -81,7 +81,8 @@ class Config:
     precision: str = "float32"
     """Dtype of the computation: float32 or bfloat16. Parameters are float32."""
     engine: str = "auto"
-    """Who computes the sparse products: auto, cpu, triton (an NVIDIA GPU), reference."""
+    """Who computes the sparse products: auto, cpu, mosaic (a Hopper GPU), triton (an
+    NVIDIA GPU), reference."""
     allow_nan: bool = False
     """Go on when the loss becomes NaN or infinite, instead of stopping with exit code 3."""
 

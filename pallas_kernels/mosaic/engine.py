@@ -39,7 +39,10 @@ class Mosaic(Engine):
         self.interpret = interpret
 
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
-        """Why not: another platform, GPU or dtype, blocks that do not fit, more than TF32, JAX."""
+        """Why not: another platform, GPU or dtype, blocks that do not fit, JAX, more than TF32.
+
+        Interpreted products of float32 are exact.
+        """
         if platform != "gpu" and not self.interpret:
             return (
                 f"it is for NVIDIA GPUs and the platform is {platform!r}; where there is one, "
@@ -52,7 +55,7 @@ class Mosaic(Engine):
             sides, (rows, cols) = ", ".join(map(str, SIDES)), layer.block
             return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
         precision = jax.config.jax_default_matmul_precision
-        if layer.dtype == "float32" and precision not in _TF32:
+        if layer.dtype == "float32" and precision not in _TF32 and not self.interpret:
             return (
                 f"it multiplies float32 in TF32, and jax_default_matmul_precision is {precision!r}: "
                 "engine 'triton' goes by that"

@@ -29,11 +29,16 @@ _REGISTERS = 512
 
 
 def missing(interpret: bool = False) -> str | None:
-    """Why the installed JAX cannot compile, or interpret, these kernels; None if it can."""
+    """Why the installed JAX cannot compile these kernels, or interpret them; None if it can."""
     if plgpu is None or not hasattr(plgpu, "wgmma"):
         return (
             f"JAX {jax.__version__} does not compile Pallas kernels by Mosaic for GPUs: install "
             "'jax>=0.11.1,<0.13'"
+        )
+    if interpret and jax.__version_info__ < (0, 11, 2):
+        return (
+            f"JAX {jax.__version__} compiles these kernels, but does not interpret them: install "
+            "'jax>=0.11.2,<0.13', or use a GPU"
         )
     return None
 
