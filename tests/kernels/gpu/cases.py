@@ -6,16 +6,17 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import Neighbours, SparseLayer, Triton
+from pallas_kernels import Mosaic, Neighbours, SparseLayer, Triton
 
-ENGINE = Triton()
+ENGINES = {"triton": Triton(), "mosaic": Mosaic()}
 N_IN, N_OUT = 384, 1536
 
 
 class Case(NamedTuple):
-    """A product of the engine.
+    """A product of an engine.
 
     Attributes:
+      engine: its name.
       kernel: what its kernel is called.
       block: of the mask, or of the activation.
       dtype: of the operands.
@@ -24,6 +25,7 @@ class Case(NamedTuple):
       operands: their shapes and dtypes.
     """
 
+    engine: str
     kernel: str
     block: tuple[int, int]
     dtype: Any
@@ -34,11 +36,18 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         (rows, cols), along = self.block, "features" if self.axis == -1 else "tokens"
         name = self.kernel.removeprefix("sparsemlp_")
-        return f"{name}-{rows}x{cols}-{jnp.dtype(self.dtype).name}-{along}"
+        return f"{self.engine}-{name}-{rows}x{cols}-{jnp.dtype(self.dtype).name}-{along}"
 
 
-def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2]) -> Case:
+def case(
+    kernel: str,
+    block: tuple[int, int],
+    dtype: Any,
+    axis: Literal[-1, -2],
+    engine: str = "triton",
+) -> Case:
     """One kernel for a layer 384->1536 of 8192 rows, a fifth of whose blocks is kept."""
+    its = ENGINES[engine]
     n_blocks = N_IN * N_OUT // (block[0] * block[1])
     layer = SparseLayer((N_IN, N_OUT), block, n_blocks // 5, axis, jnp.dtype(dtype).name)
 
@@ -57,13 +66,13 @@ def case(kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2])
         return lambda *operands: method(*operands, *rest)
 
     calls = {
-        "product": (ending(ENGINE.product, layer), (x, w, bias, kept)),
-        "transposed": (ending(ENGINE.input_gradient, layer), (dy, w, kept)),
-        "gradient": (ending(ENGINE.kernel_gradient, layer), (x, dy, kept)),
-        "compact": (ending(ENGINE.compact_gradient, N_IN, axis), (values, ids, dy)),
-        "pruned": (ending(ENGINE.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
+        "product": (ending(its.product, layer), (x, w, bias, kept)),
+        "transposed": (ending(its.input_gradient, layer), (dy, w, kept)),
+        "gradient": (ending(its.kernel_gradient, layer), (x, dy, kept)),
+        "compact": (ending(its.compact_gradient, N_IN, axis), (values, ids, dy)),
+        "pruned": (ending(its.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
     }
-    return Case(f"sparsemlp_{kernel}", block, dtype, axis, *calls[kernel])
+    return Case(engine, f"sparsemlp_{kernel}", block, dtype, axis, *calls[kernel])
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
@@ -95,3 +104,25 @@ MANY = FEW + cases(
     pruned=[(1, 8), (16, 32)],
 )
 """Each kernel with the blocks that are meant to be used."""
+
+BFLOAT16 = jnp.bfloat16
+FEW_OF_MOSAIC = [
+    case(kernel, (32, 16), dtype, -1, "mosaic")
+    for kernel in ("product", "transposed", "gradient")
+    for dtype in (jnp.float32, BFLOAT16)
+]
+"""Each kernel of engine `mosaic` in both dtypes. Along the tokens they are the same ones."""
+
+MANY_OF_MOSAIC = [
+    *FEW_OF_MOSAIC,
+    *(
+        case(kernel, (side, side), BFLOAT16, -1, "mosaic")
+        for kernel in ("product", "transposed", "gradient")
+        for side in (32, 128)
+    ),
+    # Blocks of the most bytes, and rows of a block that become those of the sums of dW.
+    case("product", (128, 128), jnp.float32, -1, "mosaic"),
+    case("gradient", (128, 128), jnp.float32, -1, "mosaic"),
+    case("gradient", (64, 32), BFLOAT16, -1, "mosaic"),
+]
+"""Each kernel of engine `mosaic` with the blocks that are meant to be used, on Hopper."""
