@@ -150,7 +150,9 @@ def _main(folder: Path) -> None:
 
 def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, Any]:
     """What the assembler said of one kernel among the programs of a computation."""
-    (program,) = [p for p in programs if re.search(rf"\.entry {kernel}(_mosaic_gpu_kernel)?\b", p.read_text())]
+    (program,) = [
+        p for p in programs if re.search(rf"\.entry {kernel}(_mosaic_gpu_kernel)?\b", p.read_text())
+    ]
     text = program.read_text()
     log = next(p for s in (".log", ".ptxas") if (p := program.with_suffix(s)).exists()).read_text()
     assert re.search(rf"\.target {architecture}\b", text)
