@@ -57,8 +57,8 @@ class Mosaic(Engine):
         precision = jax.config.jax_default_matmul_precision
         if layer.dtype == "float32" and precision not in _TF32 and not self.interpret:
             return (
-                f"it multiplies float32 in TF32, and jax_default_matmul_precision is {precision!r}: "
-                "engine 'triton' goes by that"
+                "it multiplies float32 in TF32, and jax_default_matmul_precision is "
+                f"{precision!r}: engine 'triton' goes by that"
             )
         capability = getattr(jax.devices()[0], "compute_capability", CAPABILITY)
         if not self.interpret and capability != CAPABILITY:
