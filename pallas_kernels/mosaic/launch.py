@@ -13,9 +13,11 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 try:
-    from jax.experimental.pallas import mosaic_gpu as plgpu
+    from jax.experimental.pallas import mosaic_gpu
 except ImportError:
-    plgpu = None
+    mosaic_gpu = None
+
+plgpu: Any = mosaic_gpu
 
 WARPGROUP = "warpgroup"
 SHARED_MEMORY_BYTES = 232448
@@ -60,7 +62,6 @@ def shared(shape: tuple[int, ...], dtype: Any, contiguous: int) -> Any:
       contiguous: how many entries of a row lie side by side, 32, 64 or 128 bytes that divide it; of
         both operands of a product it is the same.
     """
-    assert plgpu is not None
     transforms = (
         plgpu.TilingTransform((8, contiguous)),
         plgpu.SwizzleTransform(contiguous * jnp.dtype(dtype).itemsize),
@@ -70,7 +71,6 @@ def shared(shape: tuple[int, ...], dtype: Any, contiguous: int) -> Any:
 
 def barriers(n: int, arrivals: int) -> Any:
     """Barriers, each of which opens at so many arrivals, again and again."""
-    assert plgpu is not None
     return plgpu.Barrier(num_arrivals=arrivals, num_barriers=n)
 
 
@@ -99,7 +99,6 @@ def launch(
       n_warpgroups: threads of a program.
       interpret: whether JAX interprets the kernel, on any platform, and looks for races.
     """
-    assert plgpu is not None
     most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
     out = jax.ShapeDtypeStruct(out.shape, out.dtype, manual_axis_type=most.manual_axis_type)
     return plgpu.kernel(
@@ -117,7 +116,6 @@ def launch(
 
 def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[Any], None]) -> None:
     """Runs `memory` on the last thread, and `compute` with its number on each of the others."""
-    assert plgpu is not None
     thread = jax.lax.axis_index(WARPGROUP)
 
     @pl.when(thread == n_compute)
@@ -136,7 +134,6 @@ def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[An
 
 def with_accumulators(shape: tuple[int, int], n: int, use: Callable[..., Any]) -> Any:
     """Calls `use` with n sums in the registers of this thread, float32 zeros."""
-    assert plgpu is not None
     return pl.run_scoped(use, *(plgpu.ACC(shape, jnp.float32) for _ in range(n)))
 
 
@@ -145,19 +142,16 @@ def fetch(source: Any, destination: Any, barrier: Any) -> None:
 
     What lies outside of the source becomes zero.
     """
-    assert plgpu is not None
     plgpu.copy_gmem_to_smem(source, destination, barrier, oob_mode=plgpu.OOBFillMode.ZEROS)
 
 
 def arrive(barrier: Any) -> None:
     """Arrives at a barrier."""
-    assert plgpu is not None
     plgpu.barrier_arrive(barrier)
 
 
 def wait(barrier: Any) -> None:
     """Waits until a barrier opens; a thread that waits for one waits for each of its openings."""
-    assert plgpu is not None
     plgpu.barrier_wait(barrier)
 
 
@@ -166,25 +160,21 @@ def start_product(total: Any, a: Any, b: Any) -> None:
 
     Float32 is multiplied in TF32.
     """
-    assert plgpu is not None
     plgpu.wgmma(total, a, b)
 
 
 def finish_products(n_left: int) -> None:
     """Waits until at most the last `n_left` of this thread's products still run."""
-    assert plgpu is not None
     plgpu.wgmma_wait(n_left)
 
 
 def turned(ref: Any) -> Any:
     """The transpose of a matrix in shared memory, which does not move."""
-    assert plgpu is not None
     return ref.transpose((1, 0)) if hasattr(ref, "transpose") else plgpu.transpose_ref(ref, (1, 0))
 
 
 def load_row(ref: Any, n_rows: int) -> Array:
     """A vector in global memory `[n]`, repeated as the rows of a sum `[n_rows, n]`, in float32."""
-    assert plgpu is not None
     row = plgpu.load(ref, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
     row = row.astype(jnp.float32)
     return jax.lax.broadcast_in_dim(row, (n_rows, row.shape[0]), (1,))
@@ -192,7 +182,6 @@ def load_row(ref: Any, n_rows: int) -> Array:
 
 def write(value: Array, staging: Any, destination: Any) -> None:
     """Copies a value through shared memory to global memory, except what lies outside of that."""
-    assert plgpu is not None
     # The copy before this one may still read the staging memory.
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
     staging[...] = value.astype(staging.dtype)
@@ -202,5 +191,4 @@ def write(value: Array, staging: Any, destination: Any) -> None:
 
 def finish_writes() -> None:
     """Waits until the staging memory of this thread is no longer read: a program ends with it."""
-    assert plgpu is not None
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
