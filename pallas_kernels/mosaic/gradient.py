@@ -190,7 +190,7 @@ def _kernel(
     n_groups = column.shape[0]
     n_compute = staging.shape[0]
     share, index = jax.lax.axis_index("y"), jax.lax.axis_index("x")
-    mine = column[index]
+    mine = launch.read(column, index)
     first = share * per_share
     last = jnp.where(mine >= 0, jnp.minimum(first + per_share, n_steps), first)
 
@@ -207,13 +207,13 @@ def _kernel(
                 launch.wait(free.at[slot])
 
             for i in range(n_together):
-                block_row = row[index * n_together + i]
+                block_row = launch.read(row, index * n_together + i)
                 feature = (mine if is_swapped else block_row) * height
                 source = part(a, step, feature, height, a_along_rows)
                 lines = pl.ds(i * height, height)
                 to = a_ring.at[slot, lines] if n_together > 1 else a_ring.at[slot]
                 launch.fetch(source, to, full.at[slot])
-            feature = (row[index] if is_swapped else mine) * width
+            feature = (launch.read(row, index) if is_swapped else mine) * width
             source = part(b, step, feature, width, b_along_rows)
             launch.fetch(source, b_ring.at[slot], full.at[slot])
 

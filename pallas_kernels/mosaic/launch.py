@@ -99,9 +99,7 @@ def launch(
       n_warpgroups: threads of a program.
       interpret: whether JAX interprets the kernel, on any platform, and looks for races.
     """
-    most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
-    out = jax.ShapeDtypeStruct(out.shape, out.dtype, manual_axis_type=most.manual_axis_type)
-    return plgpu.kernel(
+    result = plgpu.kernel(
         kernel,
         out_type=out,
         scratch_types=scratch,
@@ -112,6 +110,10 @@ def launch(
         kernel_name=name,
         interpret=plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
     )(*operands)
+    # Under `shard_map` the result differs on the devices that any operand differs on.
+    vary = frozenset[str]().union(*(jax.typeof(a).manual_axis_type.varying for a in operands))
+    axes = tuple(vary - jax.typeof(result).manual_axis_type.varying)
+    return jax.lax.pcast(result, axes, to="varying") if axes else result
 
 
 def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[Any], None]) -> None:
@@ -171,6 +173,16 @@ def finish_products(n_left: int) -> None:
 def turned(ref: Any) -> Any:
     """The transpose of a matrix in shared memory, which does not move."""
     return ref.transpose((1, 0)) if hasattr(ref, "transpose") else plgpu.transpose_ref(ref, (1, 0))
+
+
+def read(ref: Any, index: Any) -> Array:
+    """A number in global memory.
+
+    Under `shard_map` it is typed by the devices that it differs on, which no result in a kernel is,
+    and a loop takes only one of both; the sum is a result.
+    """
+    value = ref[index]
+    return value + jnp.zeros((), value.dtype)
 
 
 def load_row(ref: Any, n_rows: int) -> Array:

@@ -211,13 +211,13 @@ def _kernel(
     def line_of(turn: Array, of_group: int) -> tuple[Array, Array]:
         """A block column of a group, and whether there is one: the last group may be short."""
         place = (turn * n_shares + share) * tiles.lines + of_group
-        return order[jnp.minimum(place, n_lines - 1)], place < n_lines
+        return launch.read(order, jnp.minimum(place, n_lines - 1)), place < n_lines
 
     def entries(turn: Array, of_group: int, piece: Array) -> tuple[Array, Array, Array]:
         line, exists = line_of(turn, of_group)
         at = line * (tiles.pieces + 1) + piece
-        first = start[at]
-        return line, first, jnp.where(exists, start[at + 1], first)
+        first = launch.read(start, at)
+        return line, first, jnp.where(exists, launch.read(start, at + 1), first)
 
     def memory() -> None:
         def fetch_piece(use: Array, piece: Array) -> None:
@@ -249,7 +249,10 @@ def _kernel(
                 def _free() -> None:
                     launch.wait(ring_free.at[slot])
 
-                features = pl.ds(line * width, width), pl.ds(across[entry] * depth, depth)
+                features = (
+                    pl.ds(line * width, width),
+                    pl.ds(launch.read(across, entry) * depth, depth),
+                )
                 source = kernel.at[features if turned else features[::-1]]
                 launch.fetch(source, ring.at[slot], ring_full.at[slot])
                 return step + 1
@@ -281,7 +284,7 @@ def _kernel(
 
             def add(entry: Array, step: Array) -> Array:
                 slot = jax.lax.rem(step, jnp.int32(tiles.stages))
-                block = across[entry] - piece * tiles.blocks
+                block = launch.read(across, entry) - piece * tiles.blocks
                 launch.wait(ring_full.at[slot])
                 weights = launch.turned(ring.at[slot]) if turned else ring.at[slot]
                 launch.start_product(total, panel.at[buffer, block, mine], weights)
