@@ -3,24 +3,23 @@
 from pallas_kernels.cpu import Cpu
 from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
 from pallas_kernels.jax_triton import JaxTriton
+from pallas_kernels.mosaic import Mosaic
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
 from pallas_kernels.triton import Triton
 
 ENGINES: dict[str, Engine] = {
-    engine.name: engine for engine in (Cpu(), Triton(), JaxTriton(), Reference())
+    engine.name: engine for engine in (Cpu(), Mosaic(), Triton(), JaxTriton(), Reference())
 }
 """Every engine of this version by name, the ones that `auto` prefers first."""
 
-PLANNED_ENGINES = ("mosaic",)
-"""Names that the design reserves for engines to come."""
 
 __all__ = [
     "ENGINES",
-    "PLANNED_ENGINES",
     "Cpu",
     "Engine",
     "JaxTriton",
+    "Mosaic",
     "Neighbours",
     "Phase",
     "Reference",

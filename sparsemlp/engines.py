@@ -7,7 +7,7 @@ import math
 import jax
 from jaxtyping import Array, Float
 
-from pallas_kernels import ENGINES, PLANNED_ENGINES, Engine, Phase, SparseLayer
+from pallas_kernels import ENGINES, Engine, Phase, SparseLayer
 from pallas_kernels.tuning import TableError
 from sparsemlp.errors import InputError
 
@@ -17,10 +17,6 @@ def check_engine(name: str) -> None:
     if name == "auto" or name in ENGINES:
         return
     known = ", ".join(("auto", *ENGINES))
-    if name in PLANNED_ENGINES:
-        raise InputError(
-            f"engine {name!r} is planned, but not part of this version: choose one of {known}"
-        )
     raise InputError(f"engine {name!r} is unknown: choose one of {known}")
 
 

@@ -54,7 +54,7 @@ MODEL_STRING = "--config=ResMLP1 @ XPatch = masked 0.5 (2, 2);"
         (["--ratio=-0.1"], "-0.1"),
         (["--ratio=nan"], "nan"),
         (["--engine=cuda"], "'cuda'"),
-        (["--engine=mosaic"], "'mosaic'"),
+        (["--engine=mosaic", "--mask-start-epoch=2"], "'mosaic' cannot run here"),
         (["--engine=triton", "--mask-start-epoch=2"], "'triton' cannot run here"),
         (["--backward=sparse"], "'sparse'"),
         (["--score=l3"], "'l3'"),

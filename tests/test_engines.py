@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import ENGINES, PLANNED_ENGINES, Phase, Reference, SparseLayer
+from pallas_kernels import ENGINES, Phase, Reference, SparseLayer
 from pallas_kernels.cpu import calls
 from pallas_kernels.cpu.build import WAY_OUT, BuildError
 from sparsemlp import BlockMask, engines, sparse_linear
-from sparsemlp.engines import check_engine, choose_engine, choose_fused
+from sparsemlp.engines import choose_engine, choose_fused
 from sparsemlp.errors import InputError
 
 LAYER = SparseLayer((64, 64), (32, 32), 3, -1, "float32")
@@ -337,18 +337,9 @@ def test_the_platform_and_the_layer_are_what_the_engine_is_asked_about(monkeypat
     assert platform in ("cpu", "gpu", "tpu")
 
 
-@pytest.mark.parametrize("name", PLANNED_ENGINES)
-def test_a_planned_engine_is_not_called_unknown(name):
-    with pytest.raises(InputError) as caught:
-        check_engine(name)
-    assert repr(name) in str(caught.value)
-    assert "planned" in str(caught.value)
-    assert "choose one of auto, cpu, triton, jax-triton, reference" in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["cuda", "", "Reference"])
 def test_an_unknown_engine_is_named_with_the_known_ones(name):
     with pytest.raises(InputError) as caught:
         choose(name, LAYER)
     assert f"engine {name!r} is unknown" in str(caught.value)
-    assert "choose one of auto, cpu, triton, jax-triton, reference" in str(caught.value)
+    assert "choose one of auto, cpu, mosaic, triton, jax-triton, reference" in str(caught.value)

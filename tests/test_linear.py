@@ -331,11 +331,7 @@ def test_operands_meet_in_their_common_dtype_and_gradients_keep_their_own():
         ({"backward": "unmasked"}, ["backward 'unmasked'", "masked, dense, straight_through"]),
         (
             {"engine": "cuda"},
-            ["engine 'cuda' is unknown", "auto, cpu, triton, jax-triton, reference"],
-        ),
-        (
-            {"engine": "mosaic"},
-            ["engine 'mosaic' is planned", "auto, cpu, triton, jax-triton, reference"],
+            ["engine 'cuda' is unknown", "auto, cpu, mosaic, triton, jax-triton, reference"],
         ),
         ({"gradient": GradientPruning(2, 3)}, ["2:3", "8 entries", "8 % 3 = 2", "2, 4, 8"]),
     ],

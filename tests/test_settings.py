@@ -151,7 +151,6 @@ def test_augmentation_holds_the_chosen_numbers():
         ({"backward": "sparse"}, "backward 'sparse' is unknown: choose one of masked, dense"),
         ({"score": "l3"}, "score 'l3' is unknown: choose one of l2"),
         ({"engine": "cuda"}, "engine 'cuda' is unknown: choose one of auto"),
-        ({"engine": "mosaic"}, "engine 'mosaic' is planned, but not part of this version"),
         ({"precision": "float16"}, "--precision=float16 is unknown: choose one of float32"),
         ({"epochs": 0}, "--epochs=0 is too small"),
         ({"epochs": -3}, "--epochs=-3 is too small"),

@@ -8,11 +8,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import Neighbours, SparseLayer, Triton, Weights, tuning
+from pallas_kernels import Mosaic, Neighbours, SparseLayer, Triton, Weights, tuning
 from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient
 from pallas_kernels.tuning import Problem
 
-ENGINE = Triton()
+TRITON = Triton()
+ENGINES = {"triton": TRITON, "mosaic": Mosaic()}
 N_IN, N_OUT = 384, 1536
 METHODS = {
     "product": "product",
@@ -25,9 +26,10 @@ METHODS = {
 
 
 class Case(NamedTuple):
-    """A product of the engine.
+    """A product of an engine.
 
     Attributes:
+      engine: its name.
       kernel: what its kernel is called.
       block: of the mask, or of the activation.
       dtype: of the operands.
@@ -37,6 +39,7 @@ class Case(NamedTuple):
       configuration: how the kernel is cut; None leaves it to its heuristic.
     """
 
+    engine: str
     kernel: str
     block: tuple[int, int]
     dtype: Any
@@ -50,8 +53,8 @@ class Case(NamedTuple):
         name = self.kernel.removeprefix("sparsemlp_")
         cut = dataclasses.astuple(self.configuration) if self.configuration else ()
         n_in = self.operands[0].shape[self.axis]
-        texts = (name, n_in, f"{rows}x{cols}", jnp.dtype(self.dtype).name, along, *cut)
-        return "-".join(map(str, texts))
+        block, dtype = f"{rows}x{cols}", jnp.dtype(self.dtype).name
+        return "-".join(map(str, (self.engine, name, n_in, block, dtype, along, *cut)))
 
     def traced(self) -> Callable[..., Any]:
         """The product, cut as it is to be."""
@@ -69,8 +72,10 @@ def case(
     dtype: Any,
     axis: Literal[-1, -2],
     configuration: Any = None,
+    engine: str = "triton",
 ) -> Case:
     """One kernel for a layer 384->1536 of 8192 rows, a fifth of whose blocks is kept."""
+    its = ENGINES[engine]
     n_blocks = N_IN * N_OUT // (block[0] * block[1])
     layer = SparseLayer((N_IN, N_OUT), block, n_blocks // 5, axis, jnp.dtype(dtype).name)
 
@@ -89,15 +94,15 @@ def case(
         return lambda *operands: method(*operands, *rest)
 
     calls = {
-        "product": (ending(ENGINE.product, layer), (x, w, bias, kept)),
-        "transposed": (ending(ENGINE.input_gradient, layer), (dy, w, kept)),
-        "gradient": (ending(ENGINE.kernel_gradient, layer), (x, dy, kept)),
-        "compact": (ending(ENGINE.compact_gradient, N_IN, axis), (values, ids, dy)),
-        "pruned": (ending(ENGINE.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
-        "scores": (ending(ENGINE.block_scores, block, "l2"), (w,)),
+        "product": (ending(its.product, layer), (x, w, bias, kept)),
+        "transposed": (ending(its.input_gradient, layer), (dy, w, kept)),
+        "gradient": (ending(its.kernel_gradient, layer), (x, dy, kept)),
+        "compact": (ending(its.compact_gradient, N_IN, axis), (values, ids, dy)),
+        "pruned": (ending(its.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
+        "scores": (ending(its.block_scores, block, "l2"), (w,)),
     }
     call, operands = calls[kernel]
-    return Case(f"sparsemlp_{kernel}", block, dtype, axis, call, operands, configuration)
+    return Case(engine, f"sparsemlp_{kernel}", block, dtype, axis, call, operands, configuration)
 
 
 def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN) -> Case:
@@ -118,7 +123,7 @@ def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN)
         return Weights(*arrays[:3]), Weights(*arrays[3:])
 
     def forward(x: Any, *w: Any) -> Any:
-        return ENGINE.mlp(x, pair(w), layers, True)
+        return TRITON.mlp(x, pair(w), layers, True)
 
     def of_x(x: Any, dy: Any, *w: Any) -> Any:
         return mlp_input_gradient.input_gradient(x, dy, pair(w), layers, True, interpret=False)
@@ -132,7 +137,7 @@ def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN)
         "mlp_weights": (of_weights, [x, x]),
     }
     call, rows = calls[kernel]
-    return Case(f"sparsemlp_{kernel}", block, dtype, -1, call, (*rows, *weights))
+    return Case("triton", f"sparsemlp_{kernel}", block, dtype, -1, call, (*rows, *weights))
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
@@ -178,14 +183,36 @@ MANY = [
 ]
 """Each kernel with the blocks that are meant to be used."""
 
+BFLOAT16 = jnp.bfloat16
+FEW_OF_MOSAIC = [
+    case(kernel, (32, 16), dtype, -1, engine="mosaic")
+    for kernel in ("product", "transposed", "gradient")
+    for dtype in (jnp.float32, BFLOAT16)
+]
+"""Each kernel of engine `mosaic` in both dtypes. Along the tokens they are the same ones."""
+
+MANY_OF_MOSAIC = [
+    *FEW_OF_MOSAIC,
+    *(
+        case(kernel, (side, side), BFLOAT16, -1, engine="mosaic")
+        for kernel in ("product", "transposed", "gradient")
+        for side in (32, 128)
+    ),
+    # Blocks of the most bytes, and rows of a block that become those of the sums of dW.
+    case("product", (128, 128), jnp.float32, -1, engine="mosaic"),
+    case("gradient", (128, 128), jnp.float32, -1, engine="mosaic"),
+    case("gradient", (64, 32), BFLOAT16, -1, engine="mosaic"),
+]
+"""Each kernel of engine `mosaic` with the blocks that are meant to be used, on Hopper."""
+
 
 def configured(
     kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2]
 ) -> list[Case]:
     """One kernel once for each configuration that a table may hold, the heuristic's apart."""
     name = jnp.dtype(dtype).name
-    kind = (ENGINE.name, ENGINE.version, METHODS[kernel], name, block, (N_IN, N_OUT), axis)
-    space = ENGINE.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
+    kind = (TRITON.name, TRITON.version, METHODS[kernel], name, block, (N_IN, N_OUT), axis)
+    space = TRITON.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
     return [case(kernel, block, dtype, axis, configuration) for configuration in space]
 
 
@@ -206,9 +233,9 @@ def _in_tables() -> list[Case]:
     for path in sorted(tuning.TABLES.glob("*.json")):
         for entry in tuning.read_table(path):
             problem = entry.problem
-            if (problem.engine, problem.version) != (ENGINE.name, ENGINE.version):
+            if (problem.engine, problem.version) != (TRITON.name, TRITON.version):
                 continue
-            for configuration in ENGINE.configurations(problem):
+            for configuration in TRITON.configurations(problem):
                 if dataclasses.asdict(configuration) == dict(entry.configuration):
                     axis = -1 if problem.axis == -1 else -2
                     dtype = jnp.dtype(problem.dtype)

@@ -2,7 +2,8 @@
 
 Run as a program, in a process of its own: `machine_code.py FOLDER` compiles every case and writes
 `FOLDER/found.json`. JAX finds the assembler through `CUDA_ROOT`, where a stand-in hands its input
-to NVIDIA's `ptxas` with `-v` and keeps both input and report.
+to NVIDIA's `ptxas` with `-v` and keeps both input and report. Mosaic has an assembler of its own,
+and writes the same where `MOSAIC_GPU_DUMP_TO` says.
 """
 
 import importlib.util
@@ -87,7 +88,7 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
 
     Returns:
       By `case architecture`: `registers`, `spills` (bytes), and how many `wgmma` and `mma`
-      instructions its kernel has.
+      instructions its kernel has, and `serialised`, of whether wgmma waits for itself.
     """
     spec = importlib.util.find_spec("nvidia.cu13")
     assert spec is not None
@@ -104,6 +105,7 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
     stand_in.chmod(0o755)
     environment = os.environ | {
         "CUDA_ROOT": str(root),
+        "MOSAIC_GPU_DUMP_TO": str(reports),
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
@@ -121,7 +123,7 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _main(folder: Path) -> None:
     import jax
-    from cases import CONFIGURED, MANY
+    from cases import CONFIGURED, MANY, MANY_OF_MOSAIC
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -132,7 +134,8 @@ def _main(folder: Path) -> None:
         )
         mesh = topologies.make_mesh(topology, (1,), ("x",))
         whole = NamedSharding(mesh, PartitionSpec())
-        for case in (*MANY, *CONFIGURED):
+        of_triton = (*MANY, *CONFIGURED)
+        for case in of_triton if architecture == "sm_80" else (*of_triton, *MANY_OF_MOSAIC):
             operands = [
                 jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole) for a in case.operands
             ]
@@ -148,8 +151,11 @@ def _main(folder: Path) -> None:
 
 def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, Any]:
     """What the assembler said of one kernel among the programs of a computation."""
-    (program,) = [p for p in programs if re.search(rf"\.entry {kernel}\b", p.read_text())]
-    text, log = program.read_text(), program.with_suffix(".log").read_text()
+    (program,) = [
+        p for p in programs if re.search(rf"\.entry {kernel}(_mosaic_gpu_kernel)?\b", p.read_text())
+    ]
+    text = program.read_text()
+    log = next(p for s in (".log", ".ptxas") if (p := program.with_suffix(s)).exists()).read_text()
     assert re.search(rf"\.target {architecture}\b", text)
     registers = re.search(r"Used (\d+) registers", log)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
@@ -160,6 +166,7 @@ def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, An
         "spills": sum(map(int, spills)),
         "wgmma": text.count("wgmma.mma_async"),
         "mma": text.count("mma.sync"),
+        "serialised": "wgmma.mma_async instructions are serialized" in log,
     }
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from cases import CONFIGURED, MANY, Case
+from cases import CONFIGURED, MANY, MANY_OF_MOSAIC, Case
 from machine_code import ARCHITECTURES, compile_all, missing
 
 pytestmark = pytest.mark.aot
@@ -32,3 +32,12 @@ def test_a_kernel_uses_tensor_cores_and_spills_nothing(found, case: Case, archit
         assert report["wgmma"] > 0, report
     else:
         assert report["wgmma"] + report["mma"] > 0, report
+
+
+@pytest.mark.parametrize("case", MANY_OF_MOSAIC, ids=str)
+def test_a_kernel_of_warpgroups_spills_nothing_and_its_products_run_beside_it(found, case: Case):
+    report = found[f"{case} sm_90a"]
+    assert report["spills"] == 0, report
+    assert report["registers"] <= 255
+    assert report["wgmma"] > 0, report
+    assert not report["serialised"], report

@@ -1,0 +1,53 @@
+"""Kernel gradients of blocks that are computed together, with their rows in shares."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_mosaic_products import INTERPRETED
+from test_products import EPS, normal
+
+from pallas_kernels import SparseLayer
+from pallas_kernels.layout import dense_mask
+from pallas_kernels.mosaic import gradient
+
+
+@pytest.mark.parametrize(("n_together", "ratio"), [(1, 0.4), (2, 0.4), (4, 0.9)])
+def test_each_kept_block_is_in_one_group_of_its_column(n_together, ratio):
+    blocks = np.random.default_rng(0).uniform(size=(7, 5)) >= ratio
+    kept = np.flatnonzero(blocks)
+    groups = gradient.group(jnp.asarray(kept, jnp.int32), (7, 5), n_together)
+    column, row, place = (np.asarray(a) for a in groups)
+    assert len(set(place)) == kept.size
+    np.testing.assert_array_equal(row[place], kept // 5)
+    np.testing.assert_array_equal(column[place // n_together], kept % 5)
+    # What a short group repeats is its column's too, and groups that are not there have no place.
+    assert all(blocks[r, c] for r, c in zip(row, column.repeat(n_together), strict=True) if c >= 0)
+    lengths = blocks.sum(axis=0)
+    assert (column >= 0).sum() == np.ceil(lengths / n_together).sum()
+
+
+@INTERPRETED
+@pytest.mark.parametrize(
+    ("block", "dtype", "rows"),
+    [((16, 16), "bfloat16", 300), ((64, 32), "bfloat16", 300), ((64, 32), "float32", 150)],
+    ids=str,
+)
+def test_shares_of_rows_through_a_short_ring_add_up_to_the_whole(block, dtype, rows, monkeypatch):
+    monkeypatch.setattr(gradient, "STAGES", 2)
+    height, width = block[1], block[0]
+    n_in, n_out = 4 * height, 2 * width
+    kept = jnp.asarray([0, 1, 3, 5], jnp.int32)
+    # Two shares, of three steps or two, however many groups there are.
+    n_groups = 2 if height == width else 4
+    monkeypatch.setattr(gradient, "PROGRAMS", 2 * n_groups)
+    layer = SparseLayer((n_in, n_out), block, 4, -1, dtype)
+    x, dy = normal(rows, n_in, dtype=dtype), normal(rows, n_out, dtype=dtype, seed=1)
+    found = gradient.kernel_gradient(x, dy, kept, layer, interpret=True)
+    a, b = (np.asarray(v).astype(np.float64) for v in (x, dy))
+    want = a.T @ b
+    tolerance = 4 * EPS * np.sqrt(rows) * np.sqrt((a**2).T @ b**2)
+    tolerance += float(jnp.finfo(dtype).eps) / 2 * np.abs(want)
+    mask = np.asarray(dense_mask(kept, layer.kernel_shape, block))
+    found = np.asarray(found).astype(np.float64)
+    np.testing.assert_array_equal(found[~mask], 0)
+    np.testing.assert_array_less(np.abs(found - want)[mask], tolerance[mask])
