@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -141,6 +142,27 @@ PROGRAM = textwrap.dedent(
 )
 
 
+def ended_by(program: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
+    """Output and errors of a program that is sent a signal, again if it goes on.
+
+    A terminal sends ctrl-C to the whole group; a kill hits one process. Python loses the exception
+    of a ctrl-C that arrives inside a callback of its garbage collector.
+    """
+    began = time.monotonic()
+    while True:
+        if number == signal.SIGINT:
+            os.killpg(program.pid, number)
+        else:
+            os.kill(program.pid, number)
+        try:
+            # The worker holds both pipes too: they end when it has ended.
+            return program.communicate(timeout=LONGEST_WAIT_S / 4)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() - began > LONGEST_WAIT_S:
+                os.killpg(program.pid, signal.SIGKILL)
+                raise
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent_in_silence(
     image_folder: Path, tmp_path: Path, number: signal.Signals
@@ -156,15 +178,10 @@ def test_workers_end_with_their_parent_in_silence(
     ) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "started\n"
-        # A terminal sends ctrl-C to the whole group; a kill hits one process.
-        if number == signal.SIGINT:
-            os.killpg(program.pid, number)
-        else:
-            os.kill(program.pid, number)
-        # The worker holds both pipes too: they end when it has ended.
-        out, err = program.communicate(timeout=LONGEST_WAIT_S)
+        out, err = ended_by(program, number)
     if number == signal.SIGINT:
-        assert (out, err, program.returncode) == ("interrupted\n", "", 0)
+        assert (out, program.returncode) == ("interrupted\n", 0)
+        assert err == "" or err.startswith("Exception ignored in")
     else:
         # Python's tracker of shared memory removes what was on its way, and says so.
         lines = [line for line in err.splitlines() if "resource_tracker" not in line]
