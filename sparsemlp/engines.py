@@ -144,9 +144,8 @@ def _is_measured_here(engine: Engine, named: bool) -> bool:
     if not is_measured and not named and jax.default_backend() == "gpu":
         device = jax.devices()[0].device_kind
         _say_once(
-            f"engine {engine.name!r} was not measured on this {device}, so engine 'auto' leaves it "
-            f"out; python experiments/tune.py --engine={engine.name} measures it, "
-            f"--engine={engine.name} takes it as it is"
+            f"engine 'auto' leaves out engines that were not measured on this {device}; python "
+            "experiments/tune.py --engine=NAME measures one, --engine=NAME takes it as it is"
         )
     return is_measured
 

@@ -33,9 +33,9 @@ def test_the_states_of_the_members_are_those_that_were_stacked(trainer):
     ]
     stacked = trainer.stack(states)
     shapes = jax.eval_shape(trainer.initial)
-    assert jax.tree.map(lambda a: (a.shape, a.dtype), stacked) == jax.tree.map(
-        lambda a: (a.shape, a.dtype), shapes
-    )
+    assert jax.tree.structure(stacked) == jax.tree.structure(shapes)
+    for leaf, shape in zip(jax.tree.leaves(stacked), jax.tree.leaves(shapes), strict=True):
+        assert (leaf.shape, leaf.dtype) == (shape.shape, shape.dtype)
     for index, state in enumerate(states):
         tiny.assert_same_bits(trainer.member(stacked, index), state)
     assert not states[1].activity

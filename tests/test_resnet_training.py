@@ -71,6 +71,7 @@ def test_a_test_image_is_judged_with_its_mirror_image_by_the_running_statistics(
         program,
         state.params,
         stats,
+        {},
         *evaluation_batches(data.test_images, data.test_labels, 8),
         masked=False,
     )

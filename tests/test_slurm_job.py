@@ -32,7 +32,7 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def requeue(number: int, frame: FrameType | None) -> None:
         raise Requeued
 
-    monkeypatch.setattr("sparsemlp.run.draw", lambda *_: None)
+    monkeypatch.setattr("sparsemlp.recorder.draw", lambda *_: None)
     at = {preemption_signal(): requeue, signal.SIGTERM: lambda *_: None}
     before = {number: signal.signal(number, handler) for number, handler in at.items()}
     yield

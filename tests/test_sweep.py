@@ -24,7 +24,7 @@ NAMES = ["2x4-0.5-masked-seed0", "2x4-0.5-masked-seed1"]
 def no_pictures() -> Iterator[None]:
     """Pictures have tests of their own, and take most of the time of so small a run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparsemlp.run.draw", lambda *_: None)
+        patch.setattr("sparsemlp.recorder.draw", lambda *_: None)
         yield
 
 
