@@ -45,6 +45,7 @@ def case(request, data, tmp_path_factory) -> tuple[dict[str, Any], Path]:
     return options, out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [7, 18])
 def test_a_stopped_and_resumed_run_equals_one_never_stopped(
     case, data, tmp_path, monkeypatch, step
@@ -58,6 +59,7 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped(
     tiny.assert_same_outcome(out, whole)
 
 
+@pytest.mark.slow
 def test_the_ratio_grows_and_frozen_masks_stay(case):
     options, out = case
     lines = tiny.records(out)
@@ -87,6 +89,7 @@ def test_the_adaptive_ratio_follows_the_losses_that_the_run_recorded(data, tmp_p
     )
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_goes_on_without_a_memory(data, tmp_path, monkeypatch):
     """Its configuration lacks the options of moving masks, its records the test loss."""
     out = tmp_path / "old"
@@ -130,6 +133,7 @@ def test_options_out_of_range_end_with_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_lost_budget_is_an_error_that_names_the_file(data, tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     with monkeypatch.context() as patched:

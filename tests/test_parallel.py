@@ -19,7 +19,12 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("engine", "backward"), [("cpu", "masked"), ("reference", "straight_through")]
+    ("engine", "backward"),
+    [
+        ("cpu", "masked"),
+        pytest.param("reference", "straight_through", marks=pytest.mark.slow),
+        pytest.param("reference", "masked", marks=pytest.mark.slow),
+    ],
 )
 def test_four_devices_give_the_losses_of_one_over_20_steps(engine, backward):
     """The last batch of an epoch, 4 of 44 images, is shared out as well; masks are the same."""

@@ -197,6 +197,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.mark.slow
 def test_a_population_killed_while_it_saves_goes_on_from_the_last_step_of_all(
     together, tmp_path, monkeypatch
 ):
@@ -252,6 +253,7 @@ def test_a_member_that_breaks_down_does_not_stop_the_others(together, tmp_path, 
         assert tiny.records(one) == tiny.records(other)
 
 
+@pytest.mark.slow
 def test_a_population_that_does_not_fit_is_split(tmp_path):
     changes = {"epochs": 1, "mask_start_epoch": 0}
     members = [member(tmp_path / str(i), ratio=r, **changes) for i, r in enumerate((0.7, 0.4))]

@@ -85,6 +85,7 @@ def test_a_test_image_is_judged_with_its_mirror_image_by_the_running_statistics(
     assert np.any(both[0] != both[1])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_ends_as_one_never_disturbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

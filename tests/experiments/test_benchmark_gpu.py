@@ -33,6 +33,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.mark.slow
 def test_every_part_leaves_its_results(trial: Path):
     checks = History(trial / "correctness.jsonl").read()
     assert checks

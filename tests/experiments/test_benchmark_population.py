@@ -6,6 +6,7 @@ import pytest
 from sparsemlp import InputError
 
 
+@pytest.mark.slow
 def test_a_step_of_all_runs_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     options = benchmark_population.Population(
         ratio=(0.5, 0.8), batch_size=2, depth=1, dim=32, rounds=1, steps=1

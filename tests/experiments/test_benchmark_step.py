@@ -7,6 +7,7 @@ import tyro
 from sparsemlp import InputError
 
 
+@pytest.mark.slow
 def test_a_whole_training_step_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     more = ("ratio=0.5 activation=8x8:0.8 gradient=2:4",)
     benchmark_step.measure_step(benchmark_step.Step(batch_size=2, rounds=1, steps=1, more=more))

@@ -37,6 +37,7 @@ def run_until(n_lines: int, number: int, arguments: list[str], out: Path, env: d
     return process.returncode, said, complained
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_run_killed_and_stopped_again_and_again_ends_as_one_never_disturbed(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

@@ -35,6 +35,7 @@ def summaries(out: Path) -> dict[str, int]:
     return {p.parent.name: p.stat().st_mtime_ns for p in out.glob("runs/*/summary.json")}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_sweep_killed_in_each_run_ends_as_runs_never_disturbed(
     grid: Path,
