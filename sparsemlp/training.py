@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Int, UInt8
 
 from sparsemlp.augment import augment, normalize
 from sparsemlp.dynamics import (
@@ -19,13 +19,12 @@ from sparsemlp.dynamics import (
     reset_returned,
     select_dynamic_masks,
 )
-from sparsemlp.exchange import sum_gradients
+from sparsemlp.forward_backward import loss_and_gradients, test_logits
 from sparsemlp.losses import cross_entropy
 from sparsemlp.metrics import top_k_correct
-from sparsemlp.parallel import join, on_every_device, split, usable
+from sparsemlp.parallel import join, split, usable
 from sparsemlp.plan import Masks, block_counts, flatten_masks
 from sparsemlp.train_state import Program, TrainState, stream_key
-from sparsemlp.varying import AXIS
 
 MasksOf = Callable[[Any], Masks]
 """What selects the masks of parameters."""
@@ -131,48 +130,6 @@ def train_step(
         last_kept=state.last_kept,
         memory=memory,
     )
-
-
-def loss_and_gradients(
-    program: Program,
-    params: Any,
-    masks: Masks,
-    batch_stats: Any,
-    inputs: Float[Array, "batch height width channels"],
-    targets: Float[Array, "batch classes"],
-    rngs: dict[str, PRNGKeyArray],
-) -> tuple[Array, Array, Any, Any]:
-    """The mean loss of a batch, its logits, the batch statistics after it, and the gradients.
-
-    On a mesh of devices that divide the batch each takes its part of it, and the gradients are
-    summed as `exchange` does.
-    """
-
-    def own_part(
-        params: Any, masks: Masks, inputs: Array, targets: Array, rngs: Any
-    ) -> tuple[tuple[Array, tuple[Array, Any]], Any]:
-        def loss(params: Any) -> tuple[Array, tuple[Array, Any]]:
-            variables = {"params": params, "masks": masks, "batch_stats": batch_stats}
-            logits, changed = program.train_logits(variables, inputs, rngs)
-            return jnp.sum(cross_entropy(logits, targets)) / n_images, (logits, changed)
-
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    n_images = inputs.shape[0]
-    mesh = usable(program.mesh, n_images)
-    if mesh is None:
-        (loss, (logits, changed)), gradients = own_part(params, masks, inputs, targets, rngs)
-        return loss, logits, changed, gradients
-
-    def on_device(params: Any, masks: Masks, rngs: Any, inputs: Array, targets: Array) -> Any:
-        (loss, (logits, _)), gradients = own_part(params, masks, inputs, targets, rngs)
-        summed = sum_gradients(gradients, masks, program.model.plan, AXIS)
-        return (jax.lax.psum(loss, AXIS), summed), logits
-
-    (loss, gradients), logits = on_every_device(
-        mesh, on_device, whole=(params, masks, rngs), parts=(inputs, targets)
-    )
-    return loss, logits, batch_stats, gradients
 
 
 def _masks_of_step(
@@ -284,7 +241,7 @@ def count_correct(
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         images, labels = batch
         inputs = normalize(images, program.mean, program.std)
-        logits = _test_logits(program, params, masks, batch_stats, inputs)
+        logits = test_logits(program, params, masks, batch_stats, inputs)
         loss = cross_entropy(logits, jax.nn.one_hot(labels, program.n_classes))
         return (
             _count(top_k_correct(logits, labels, 1)),
@@ -314,20 +271,6 @@ def count_correct(
 
 evaluate = jax.jit(count_correct, static_argnums=0, static_argnames=("masked", "masks_of"))
 """`count_correct`, compiled."""
-
-
-def _test_logits(
-    program: Program, params: Any, masks: Masks, batch_stats: Any, inputs: Array
-) -> Array:
-    def on_device(params: Any, masks: Masks, batch_stats: Any, inputs: Array) -> Any:
-        variables = {"params": params, "masks": masks, "batch_stats": batch_stats}
-        return (), program.test_logits(variables, inputs)
-
-    mesh = usable(program.mesh, inputs.shape[0])
-    if mesh is None:
-        return on_device(params, masks, batch_stats, inputs)[1]
-    whole = (params, masks, batch_stats)
-    return on_every_device(mesh, on_device, whole=whole, parts=(inputs,))[1]
 
 
 def evaluation_batches(
