@@ -111,7 +111,8 @@ def search_space(problem: Problem) -> Iterator[Tiles]:
                 n, m = problem.block
                 chunk = size * depth // (32 * warps)
                 held = size * inputs // (32 * warps) + 2 * chunk
-                has_room = held <= 96 and chunk * min(n, m - n) <= 512
+                comparisons = chunk * min(n, m - n)
+                has_room = held <= 96 and comparisons <= (512 if stages == 2 else 128)
                 if has_room and _fits(size, inputs, depth, warps, stages, n_bytes):
                     yield PrunedTiles(size, warps, stages, inputs, outputs)
 

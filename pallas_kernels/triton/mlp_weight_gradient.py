@@ -48,7 +48,9 @@ def tiles_of(layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> ShareTiles
     longest = max(layers[0].block[1], layers[1].block[0])
     most = 64 if longest <= 64 else 32 if layers[0].dtype == "bfloat16" else 16
     rows, stages = tile_size(n_rows, most), 1 if most == 16 else 2
-    return ShareTiles(rows, warps=8, stages=stages, units=32, slots=128 // longest, programs=512)
+    is_narrow = min(*layers[0].block, *layers[1].block) < 32
+    slots = max(1, 128 // longest // (2 if is_narrow else 1))
+    return ShareTiles(rows, warps=8, stages=stages, units=32, slots=slots, programs=512)
 
 
 def parameter_gradients(

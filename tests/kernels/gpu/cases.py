@@ -244,5 +244,7 @@ def _in_tables() -> list[Case]:
     return list(found.values())
 
 
-CONFIGURED = _in_tables() or _sample(24)
-"""Kernels with the configurations of the tables; where there is no table, with some of all."""
+IN_TABLES = _in_tables()
+"""Kernels with the configurations of the tables."""
+SAMPLED = [] if IN_TABLES else _sample(24)
+"""Where there is no table yet, some of all configurations that the tuner may try."""

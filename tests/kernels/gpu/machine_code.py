@@ -123,7 +123,7 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _main(folder: Path) -> None:
     import jax
-    from cases import CONFIGURED, MANY, MANY_OF_MOSAIC
+    from cases import IN_TABLES, MANY, MANY_OF_MOSAIC, SAMPLED
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -134,7 +134,7 @@ def _main(folder: Path) -> None:
         )
         mesh = topologies.make_mesh(topology, (1,), ("x",))
         whole = NamedSharding(mesh, PartitionSpec())
-        of_triton = (*MANY, *CONFIGURED)
+        of_triton = (*MANY, *IN_TABLES, *SAMPLED)
         for case in of_triton if architecture == "sm_80" else (*of_triton, *MANY_OF_MOSAIC):
             operands = [
                 jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole) for a in case.operands
