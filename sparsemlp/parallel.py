@@ -42,7 +42,7 @@ def data_mesh(n_devices: int | None, batch_size: int) -> Mesh | None:
             f"--batch-size={batch_size} cannot be shared out among {n_devices} devices: "
             f"{batch_size} % {n_devices} != 0; choose another, or fewer --devices"
         )
-    if n_devices == 1 and len(devices) == 1:
+    if n_devices == 1:
         return None
     return Mesh(np.asarray(devices[:n_devices]), (AXIS,), axis_types=(AxisType.Auto,))
 
