@@ -16,12 +16,13 @@ import tyro
 from sparsemlp.config import (
     CHANGEABLE,
     Config,
+    is_file,
     located,
     open_default,
     read_config,
     with_data,
 )
-from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.data import LabelledImages, load_images
 from sparsemlp.errors import InputError
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
@@ -46,26 +47,33 @@ class Arguments:
     """Folder of an interrupted run to continue, with the options it was started with."""
 
 
-def main(description: str | None, arguments: Sequence[str] | None = None) -> int:
+def main(
+    description: str | None,
+    arguments: Sequence[str] | None = None,
+    *,
+    defaults: Config | None = None,
+) -> int:
     """Runs a training program.
 
     Args:
       description: head of the help text.
       arguments: the command line without the program's name; that of the process by default.
+      defaults: what a run is without options; those of `Config` by default.
 
     Returns:
       The exit code.
     """
     return exit_code(
-        lambda: _run(_parse(description, arguments)),
+        lambda: _run(_parse(description, arguments, defaults or Config())),
         stopped="a run that had begun goes on from its last checkpoint with --resume",
     )
 
 
-def _parse(description: str | None, arguments: Sequence[str] | None) -> Arguments:
+def _parse(description: str | None, arguments: Sequence[str] | None, defaults: Config) -> Arguments:
     """Reads the command line; with --resume, on top of what the run was started with."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parsed = tyro.cli(Arguments, args=arguments, description=description)
+    usual = Arguments(run=defaults)
+    parsed = tyro.cli(Arguments, args=arguments, description=description, default=usual)
     if parsed.resume is None:
         return parsed
     if parsed.out is not None:
@@ -75,11 +83,11 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
     stored = read_config(folder.config)
     started = Arguments(run=stored, resume=parsed.resume)
     parsed = tyro.cli(Arguments, args=arguments, default=started)
-    name = stored.dataset if parsed.run.dataset == "auto" else parsed.run.dataset
+    name = stored.dataset if parsed.run.dataset == defaults.dataset else parsed.run.dataset
     run = dataclasses.replace(parsed.run, dataset=located(name))
     for field in dataclasses.fields(Config):
         before, now = getattr(stored, field.name), getattr(run, field.name)
-        moved = field.name == "dataset" and f"{before}{now}".count(".npz") == 2
+        moved = field.name == "dataset" and is_file(before) and is_file(now)
         if before != now and not moved and field.name not in CHANGEABLE:
             raise InputError(
                 f"--{field.name.replace('_', '-')}={now} differs from the {before} that "
@@ -90,10 +98,10 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
 
 def _run(arguments: Arguments) -> int:
     config, resumed = arguments.run, arguments.resume
-    resolve(config, config.dataset)
+    image_size = resolve(config, config.dataset).image_size
     console = TalkativeConsole(highlight=False)
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
-        dataset = load_dataset(config.dataset, config.data_dir)
+        dataset = load_images(config.dataset, config.data_dir, image_size=image_size)
     settings = resolve(with_data(config, dataset.name), dataset.name)
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     if resumed is not None and dataset.notice is None:
@@ -125,8 +133,8 @@ def _announce(reporter: Reporter, run: Run) -> None:
     if dataset.notice is not None:
         reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
     reporter.say(
-        f"data    {dataset.source}: {len(dataset.train_labels):,} training and "
-        f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes"
+        f"data    {dataset.source}: {dataset.n_train:,} training and "
+        f"{dataset.n_test:,} test images, {dataset.n_classes} classes"
     )
     masking = describe_masking(settings)
     if run.density < 1 and settings.mask_start_epoch >= settings.epochs:
@@ -151,7 +159,7 @@ def _devices_in_words(run: Run) -> str:
     return f"{mesh.size} x {kind}, {run.settings.batch_size // mesh.size} images each"
 
 
-def _default_folder(settings: Settings, dataset: ImageDataset) -> Path:
+def _default_folder(settings: Settings, dataset: LabelledImages) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     model = "" if settings.model == "resmlp" else settings.model
     words = re.findall(r"[\w.]+", f"{dataset.name} {model} {describe_masking(settings)}"[:80])

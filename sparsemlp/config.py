@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
+from sparsemlp.data import is_streamed
 from sparsemlp.errors import InputError
 
 
@@ -23,7 +24,8 @@ class Config:
     """Options of a training run; the help text of each is the docstring below it."""
 
     model: str = "resmlp"
-    """resmlp, or resnet9, trained as its authors did: most defaults below depend on it."""
+    """resmlp, resnet9, or a ResMLP for ImageNet: resmlp_imagenet, resmlp_s12, resmlp_s24,
+    resmlp_s36, resmlp_b24. Most defaults below depend on it."""
     block: Annotated[str | None, open_default("ROWSxCOLS", "32x32")] = None
     """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
     ratio: Annotated[float | None, open_default("FLOAT", "0, dense")] = None
@@ -75,23 +77,32 @@ class Config:
     config: Annotated[str | None, open_default("TEXT", "none")] = None
     """resmlp: model string instead of --block, --ratio, --mask-layers, --depth, --activation and
     --gradient; README shows one."""
-    mask_start_epoch: Annotated[int | None, open_default("INT", "min(10, epochs // 10)")] = None
+    mask_start_epoch: Annotated[
+        int | None, open_default("INT", "min(10, epochs // 10); ImageNet: 0")
+    ] = None
     """Epochs that are trained with dense weights before masking starts."""
 
-    epochs: Annotated[int | None, open_default("INT", "200; resnet9: 150; digits: 30")] = None
+    epochs: Annotated[
+        int | None, open_default("INT", "200; resnet9: 150; ImageNet: 90; digits: 30")
+    ] = None
     """Epochs to train."""
-    batch_size: Annotated[int | None, open_default("INT", "128; resnet9: 512; digits: 32")] = None
+    batch_size: Annotated[
+        int | None, open_default("INT", "128; resnet9: 512; ImageNet: 64; digits: 32")
+    ] = None
     """Images in a step."""
-    optimizer: Annotated[str | None, open_default("STR", "adam; resnet9: sgd")] = None
-    """adam, or sgd with momentum 0.9."""
+    optimizer: Annotated[str | None, open_default("STR", "adam; resnet9: sgd; ImageNet: adamw")] = (
+        None
+    )
+    """adam (L2 in the gradient), adamw (decoupled decay), or sgd with momentum 0.9."""
     schedule: Annotated[str | None, open_default("STR", "cosine; resnet9: triangular")] = None
     """After the warm-up: cosine, anew each epoch, or triangular, a straight line anew each step."""
-    lr: Annotated[float | None, open_default("FLOAT", "0.01; resnet9: 0.5")] = None
+    lr: Annotated[float | None, open_default("FLOAT", "0.01; resnet9: 0.5; ImageNet: 0.001")] = None
     """Peak learning rate."""
     min_lr: Annotated[float | None, open_default("FLOAT", "1e-5; resnet9: 0")] = None
     """Learning rate that the schedule ends at."""
     warmup_lr: Annotated[
-        float | None, open_default("FLOAT", "a tenth of --lr; resnet9: 1e-4 of it")
+        float | None,
+        open_default("FLOAT", "a tenth of --lr; resnet9: 1e-4 of it; ImageNet: 1e-2 of it"),
     ] = None
     """Learning rate that the warm-up starts at."""
     warmup_epochs: Annotated[
@@ -101,7 +112,9 @@ class Config:
         ),
     ] = None
     """Epochs of linear warm-up."""
-    weight_decay: Annotated[float | None, open_default("FLOAT", "1e-4; resnet9: 5e-4")] = None
+    weight_decay: Annotated[
+        float | None, open_default("FLOAT", "1e-4; resnet9: 5e-4; ImageNet: 5e-3")
+    ] = None
     """L2 added to the gradient, not on biases and other parameters of rank 1."""
     seed: int = 0
     """Seed of everything random: initial weights, order, augmentation."""
@@ -115,7 +128,7 @@ class Config:
     allow_nan: bool = False
     """Go on when the loss becomes NaN or infinite, instead of stopping with exit code 3."""
 
-    patch_size: Annotated[int | None, open_default("INT", "4")] = None
+    patch_size: Annotated[int | None, open_default("INT", "4; see ResMLP's sizes")] = None
     """resmlp: height and width of a patch, in pixels."""
     dim: Annotated[int | None, open_default("INT", "64")] = None
     """resmlp: features of a token."""
@@ -131,14 +144,16 @@ class Config:
     """resnet9: channels of the first convolution; the others have two or four times as many."""
 
     flip: Annotated[float | None, open_default("FLOAT", "0.5; digits: 0")] = None
-    """Probability of a horizontal flip."""
+    """Probability of a horizontal flip. Large sets are cropped and flipped as they are decoded."""
     crop_padding: Annotated[int | None, open_default("INT", "4; resnet9: 2")] = None
     """Pixels of padding before the random crop; 0 for no crop."""
     cutout: Annotated[int | None, open_default("INT", "0; resnet9: 4")] = None
     """Side of a square that is cut out of each image, in pixels; 0 for none."""
-    mixup: Annotated[float | None, open_default("FLOAT", "0.2; resnet9: 0")] = None
+    mixup: Annotated[float | None, open_default("FLOAT", "0.2; resnet9: 0; ImageNet: 0.8")] = None
     """Alpha of mixup; 0 for none."""
-    cutmix: Annotated[float | None, open_default("FLOAT", "0.8; resnet9 and digits: 0")] = None
+    cutmix: Annotated[
+        float | None, open_default("FLOAT", "0.8; resnet9, digits: 0; ImageNet: 1")
+    ] = None
     """Alpha of CutMix; 0 for none."""
     mix_probability: float = 1.0
     """Probability that a batch is mixed at all."""
@@ -150,16 +165,31 @@ class Config:
     """Whether a test image is judged by the mean of its logits and those of its mirror image."""
 
     dataset: str = "auto"
-    """auto (cifar10 if at hand or downloadable, else digits), cifar10, digits, or FILE.npz."""
+    """auto (cifar10 if at hand or downloadable, else digits), cifar10, digits, FILE.npz; a folder
+    with train/CLASS/*.JPEG and val/CLASS/*.JPEG; or a set in TFDS as imagenet2012."""
     data_dir: Annotated[Path | None, open_default("FOLDER", "that of TensorFlow Datasets")] = None
     """Folder of prepared data sets."""
+    image_size: Annotated[int | None, open_default("INT", "224; small sets have their own")] = None
+    """Height and width that images of a large set are decoded to, in pixels."""
+    workers: Annotated[int | None, open_default("INT", "as many as cores")] = None
+    """Processes that decode the images of a large set; 0 for none beside this one."""
+    unreadable: float = 0.001
+    """Share of the images of a large set that may be unreadable; each is reported."""
     checkpoint_every: float = 30.0
     """Seconds between checkpoints: about what a crash can lose."""
     tensorboard: bool = False
     """Write TensorBoard events as well (needs tensorboardX)."""
 
 
-CHANGEABLE = ("checkpoint_every", "tensorboard", "data_dir", "allow_nan", "devices")
+CHANGEABLE = (
+    "checkpoint_every",
+    "tensorboard",
+    "data_dir",
+    "allow_nan",
+    "devices",
+    "workers",
+    "unreadable",
+)
 """Options that may differ when a run is resumed: they do not change its numbers, or by rounding."""
 
 
@@ -177,7 +207,14 @@ def with_data(config: Config, found: str) -> Config:
 
 def located(dataset: str) -> str:
     """The name of a data set that holds wherever the run is resumed from."""
-    return str(Path(dataset).expanduser().absolute()) if dataset.endswith(".npz") else dataset
+    path = Path(dataset).expanduser()
+    is_path = dataset.endswith(".npz") or (is_streamed(dataset) and path.is_dir())
+    return str(path.absolute()) if is_path else dataset
+
+
+def is_file(dataset: str) -> bool:
+    """Whether a data set is named by its place, which may change, as `located` wrote it."""
+    return dataset.endswith(".npz") or Path(dataset).is_absolute()
 
 
 def to_json(config: Config) -> str:

@@ -1,7 +1,8 @@
 """How a program ends: errors in one line, no traceback for what a user can mend.
 
 Exit codes: 0 done, 1 a reader that went away (or runs of a sweep that failed), 2 a bad option or a
-full disk, 3 a loss that is not finite, 128 + the number of the signal after an interruption.
+full disk, 3 a loss that is not finite, 4 a process that died, 128 + the number of the signal after
+an interruption.
 """
 
 import os
@@ -10,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import TextIO
 
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError, SaveError, WorkerError
 from sparsemlp.run import NotFiniteError
 
 
@@ -34,6 +35,9 @@ def exit_code(program: Callable[[], int], *, stopped: str) -> int:
     except NotFiniteError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 3
+    except WorkerError as error:
+        print(f"stopped: {error}; {stopped}", file=sys.stderr)
+        return 4
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

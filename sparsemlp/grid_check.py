@@ -13,12 +13,13 @@ import jax
 import numpy as np
 
 from sparsemlp.config import CHANGEABLE, Config
-from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.errors import InputError
 from sparsemlp.grid_file import Choice, Point
 from sparsemlp.marked_yaml import Problems
 from sparsemlp.plan import all_rules, check_plan
 from sparsemlp.program import build_program
+from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
 from sparsemlp.settings import Settings, model_and_plan, resolve
 from sparsemlp.train_state import initial_state
@@ -143,7 +144,7 @@ def _without_rules(settings: Settings) -> Settings:
     """The same architecture, dense, with all else that shapes of parameters do not depend on."""
     depth, _ = model_and_plan(settings)
     plain: dict[str, Any] = dict.fromkeys(_RULE_OPTIONS) | {"backward": "masked", "score": "l2"}
-    plain |= {"depth": depth if settings.model == "resmlp" else None}
+    plain |= {"depth": depth if recipe(settings.model).family == "resmlp" else None}
     plain |= {"seed": 0, "lr": 0.0, "engine": "reference"}
     return resolve(_as_config(dataclasses.replace(settings, **plain)), settings.dataset)
 
@@ -165,18 +166,14 @@ def _check_program(settings: Settings, dataset: str) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _outline(dataset: str) -> ImageDataset:
-    """The data set if it is a file, else one of its shape that takes no memory.
+def _outline(dataset: str) -> LabelledImages:
+    """The data set if it is a file or a folder, else one of its shape that takes no memory.
 
     Raises:
       InputError: there is no such data set.
     """
-    if dataset.endswith(".npz"):
-        return load_dataset(dataset)
-    if dataset not in ("auto", "cifar10", "digits"):
-        raise InputError(
-            f"unknown dataset {dataset!r}: choose auto, cifar10, digits, or an .npz file"
-        )
+    if dataset.endswith(".npz") or is_streamed(dataset):
+        return load_images(dataset)
     n_train, n_test = (1437, 360) if dataset == "digits" else (50_000, 10_000)
 
     def zeros(*shape: int) -> Any:
@@ -202,7 +199,7 @@ def _check_stated(
         data = _outline(values.get("dataset", "auto"))
     except InputError:
         return
-    known = {"num_classes": data.n_classes, "image_size": data.train_images.shape[1]}
+    known = {"num_classes": data.n_classes, "image_size": data.image_shape[0]}
     for key, choice in stated.items():
         if choice.value != known[key]:
             problems.add(

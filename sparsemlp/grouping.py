@@ -6,8 +6,10 @@ from typing import Any, Literal, get_args
 
 import jax
 
+from sparsemlp.data import is_streamed
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import in_words
+from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
 from sparsemlp.selection import GRADIENT_SCORE
 from sparsemlp.settings import Settings, model_and_plan
@@ -41,10 +43,16 @@ def group_runs(settings: Sequence[Settings]) -> list[list[int]]:
 
 def reason_against(settings: Settings) -> str | None:
     """Why a run cannot be trained in a population, and the way out; None if it can."""
-    if settings.model != "resmlp":
+    if recipe(settings.model).family != "resmlp":
         return (
             f"--model={settings.model} cannot be trained in a population: linear layers alone take "
             "masks as data; train its runs one after another (--population=off)"
+        )
+    if is_streamed(settings.dataset):
+        return (
+            f"--dataset={settings.dataset} cannot train a population: its batches are read from "
+            "the disk, in memory alone every member finds its own; train these runs one after "
+            "another (--population=off)"
         )
     if settings.engine not in _ENGINES:
         return (

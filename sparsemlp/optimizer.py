@@ -1,4 +1,4 @@
-"""Adam and SGD with coupled L2, and their learning rates."""
+"""Adam and SGD with coupled L2, AdamW, and their learning rates."""
 
 import math
 from collections.abc import Callable
@@ -149,6 +149,43 @@ def adam_with_l2(
     return optax.chain(
         _l2(weight_decay),
         _with_standard_promotion(optax.scale_by_adam(b1=b1, b2=b2, eps=eps)),
+        optax.scale_by_learning_rate(rate_of_step),
+    )
+
+
+def adamw(
+    rate_of_step: RateOfStep,
+    *,
+    weight_decay: float,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+) -> optax.GradientTransformation:
+    """Adam with decoupled weight decay: a weight shrinks by `rate * weight_decay` of itself a step.
+
+    A dropped block, whose loss gradient is zero, therefore only shrinks, and the moments know
+    nothing of the decay.
+
+    Args:
+        rate_of_step: learning rate of a step, see `by_epoch` and `by_step`.
+        weight_decay: share of the decay, for the parameters of `decayed`.
+        b1: decay of the first moment.
+        b2: decay of the second moment.
+        eps: added to the root of the second moment.
+
+    Returns:
+        A gradient transformation whose `update` needs the parameters.
+
+    Raises:
+        InputError: `weight_decay` is negative or not finite.
+
+    References:
+        Loshchilov and Hutter, Decoupled Weight Decay Regularization,
+        https://arxiv.org/abs/1711.05101, algorithm 2
+    """
+    return optax.chain(
+        _with_standard_promotion(optax.scale_by_adam(b1=b1, b2=b2, eps=eps)),
+        _l2(weight_decay),
         optax.scale_by_learning_rate(rate_of_step),
     )
 

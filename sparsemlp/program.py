@@ -13,12 +13,13 @@ from jax.sharding import Mesh
 
 from pallas_kernels import SparseLayer
 from sparsemlp.budgets import share_out
-from sparsemlp.data import ImageDataset
+from sparsemlp.data import ImageDataset, LabelledImages
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import dynamics
 from sparsemlp.optimizer import (
     adam_with_l2,
+    adamw,
     by_epoch,
     by_step,
     learning_rate,
@@ -35,13 +36,13 @@ from sparsemlp.settings import Settings, augmentation, model_and_plan
 from sparsemlp.train_state import Program, initial_state
 
 
-def build_program(settings: Settings, dataset: ImageDataset) -> Program:
+def build_program(settings: Settings, dataset: LabelledImages) -> Program:
     """The training program of a run.
 
     Raises:
       InputError: the settings do not fit the data set or the model.
     """
-    n_images, height, width, channels = dataset.train_images.shape
+    n_images, (height, width, channels) = dataset.n_train, dataset.image_shape
     if height != width:
         raise InputError(
             f"{dataset.source} has images of {height}x{width} pixels: "
@@ -65,7 +66,7 @@ def build_program(settings: Settings, dataset: ImageDataset) -> Program:
         mesh=_mesh(settings),
     )
     state = jax.eval_shape(lambda: initial_state(program))
-    if settings.model == "resmlp":
+    if recipe(settings.model).family == "resmlp":
         _check_engine(program, state)
     for batch in {settings.batch_size, n_images % settings.batch_size} - {0}:
         _check_rules(program, state, (batch, height, width, channels))
@@ -85,7 +86,7 @@ def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -
     own: dict[str, Any] = {
         name: getattr(settings, name) for name in recipe(settings.model).architecture
     }
-    if settings.model == "resnet9":
+    if recipe(settings.model).family == "resnet9":
         return ResNet9(**common | own)
     return ResMLP(**common | own | dict[str, Any](depth=depth))
 
@@ -114,7 +115,7 @@ def _with_budget(model: ResMLP | ResNet9, settings: Settings) -> ResMLP | ResNet
 
 def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransformation:
     paced = by_epoch if settings.schedule == "cosine" else by_step
-    make = adam_with_l2 if settings.optimizer == "adam" else sgd_with_l2
+    make = {"adam": adam_with_l2, "adamw": adamw, "sgd": sgd_with_l2}[settings.optimizer]
     rate = paced(epoch_learning_rate(settings), steps_per_epoch)
     return make(rate, weight_decay=settings.weight_decay)
 

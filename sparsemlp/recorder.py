@@ -12,6 +12,7 @@ import numpy as np
 from sparsemlp.checkpoint import Checkpoints, Restored
 from sparsemlp.config import to_json
 from sparsemlp.data import ImageDataset, hold_out
+from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
@@ -66,7 +67,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
     def __init__(
         self,
         settings: Settings,
-        dataset: ImageDataset,
+        dataset: ImageDataset | ImageSet,
         folder: RunFolder,
         title: str,
         *,
@@ -80,14 +81,16 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self.folder = folder
         self.title = title
         self.schedule = mask_schedule(settings)
-        self.training, self.held_out = hold_out(dataset, settings.hold_out)
+        self.training, self.held_out = dataset, None
+        if isinstance(dataset, ImageDataset):
+            self.training, self.held_out = hold_out(dataset, settings.hold_out)
         self.program = build_program(settings, self.training)
         self.shapes = jax.eval_shape(lambda: initial_state(self.program))
         self.parameters = n_parameters(self.shapes.params)
         self.density = mask_density(self.shapes.params, self.program.model.plan)
-        self.steps_per_epoch = math.ceil(len(self.training.train_labels) / settings.batch_size)
+        self.steps_per_epoch = math.ceil(self.training.n_train / settings.batch_size)
         self.total_steps = settings.epochs * self.steps_per_epoch
-        self.digest = data_digest(dataset) if digest is None else digest
+        self.digest = _digest(dataset) if digest is None else digest
         self._save_every = settings.checkpoint_every if save_every is None else save_every
         self.history = History(folder.metrics)
         self._board: TensorBoard | None = None
@@ -154,6 +157,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         density: float,
         seconds: float,
         validation_loss: float | None = None,
+        more: Mapping[str, float] | None = None,
     ) -> tuple[TrainState, Record]:
         """Writes the record of an epoch, and makes the state ready for the next.
 
@@ -165,9 +169,10 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
           density: share of the weights of all masked kernels that was kept.
           seconds: time that it spent in the training programs.
           validation_loss: of the held-out images, if there are any.
+          more: what else the record says.
         """
         totals = jax.device_get(state.totals)
-        n_images, n_test = int(totals["images"]), len(self.dataset.test_labels)
+        n_images, n_test = int(totals["images"]), int(found.images)
         record: dict[str, Any] = {
             "epoch": epoch + 1,
             "step": step,
@@ -184,7 +189,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             "seconds": seconds,
             "images_per_second": n_images / seconds,
             "dataset": self.dataset.source,
-        }
+        } | dict(more or {})
         if validation_loss is not None:
             record["validation_loss"] = validation_loss
         self.history.append(record)
@@ -273,6 +278,10 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         }
         write_json(self.folder.summary, summary)
         return summary
+
+
+def _digest(dataset: ImageDataset | ImageSet) -> str:
+    return data_digest(dataset) if isinstance(dataset, ImageDataset) else dataset.digest
 
 
 def _changed_blocks(state: TrainState, found: Evaluation) -> float:

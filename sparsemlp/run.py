@@ -5,6 +5,7 @@ import json
 
 from sparsemlp.budgets import global_ratios, with_ratios
 from sparsemlp.data import ImageDataset
+from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record, write_json
 from sparsemlp.interruption import Interruption
@@ -15,8 +16,9 @@ from sparsemlp.recorder import Recorder
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.schedule import Phase
 from sparsemlp.settings import Settings
+from sparsemlp.stream_trainer import StreamTrainer
 from sparsemlp.train_state import TrainState, initial_state
-from sparsemlp.trainer import Trainer
+from sparsemlp.trainer import PhasedTrainer, Trainer
 
 _CHUNK_SECONDS = 2.0
 """About how long one call of the training program lasts: how soon a signal is obeyed."""
@@ -44,7 +46,11 @@ class Run:
     """
 
     def __init__(
-        self, settings: Settings, dataset: ImageDataset, folder: RunFolder, title: str
+        self,
+        settings: Settings,
+        dataset: ImageDataset | ImageSet,
+        folder: RunFolder,
+        title: str,
     ) -> None:
         self.settings = settings
         self.dataset = dataset
@@ -52,10 +58,7 @@ class Run:
         self._recorder = Recorder(settings, dataset, folder, title)
         self.parameters = self._recorder.parameters
         self.density = self._recorder.density
-        recorder = self._recorder
-        self.trainer = Trainer(
-            recorder.program, recorder.training, settings.batch_size, recorder.held_out
-        )
+        self.trainer = _trainer(self._recorder)
         self._shared_out = settings.budget != "global"
 
     def train(
@@ -75,9 +78,10 @@ class Run:
           InputError: nothing to resume, or a run on other data.
           NotFiniteError: loss or parameters are NaN or infinite, and the settings forbid it.
           SaveError: the disk is full or refuses a write.
+          WorkerError: a process that decodes images died.
         """
         trainer, total_steps = self.trainer, self._recorder.total_steps
-        with self._recorder as recorder:
+        with self._recorder as recorder, trainer:
             state, step = self._start(resume=resume)
             recorder.begin(step)
             while step < total_steps:
@@ -107,6 +111,7 @@ class Run:
                         density=self._density(phase),
                         seconds=seconds,
                         validation_loss=trainer.validate(state, phase),
+                        more=trainer.measures(),
                     )
                     reporter.epoch(record)
                 last = step == total_steps or interruption.signal is not None
@@ -171,3 +176,16 @@ class Run:
             top1=int(state.totals["top1"]) / images,
             rate=images / seconds if seconds else None,
         )
+
+
+def _trainer(recorder: Recorder) -> PhasedTrainer:
+    settings, training = recorder.settings, recorder.training
+    if isinstance(training, ImageDataset):
+        return Trainer(recorder.program, training, settings.batch_size, recorder.held_out)
+    return StreamTrainer(
+        recorder.program,
+        training,
+        settings.batch_size,
+        n_workers=settings.workers,
+        largest_unreadable_share=settings.unreadable,
+    )

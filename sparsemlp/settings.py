@@ -24,6 +24,7 @@ from sparsemlp.rules import (
     parse_gradient,
 )
 from sparsemlp.selection import check_score
+from sparsemlp.stream_options import check_stream_options, stream_defaults
 
 _RULES: dict[str, Any] = {
     "block": "32x32",
@@ -38,7 +39,7 @@ _REPLACED = (*_RULES, "mask_layers", "depth")
 """The options that a model string replaces."""
 
 Precision = Literal["float32", "bfloat16"]
-Optimizer = Literal["adam", "sgd"]
+Optimizer = Literal["adam", "adamw", "sgd"]
 Schedule = Literal["cosine", "triangular"]
 
 
@@ -88,13 +89,16 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     epochs = _default(config.epochs, 30 if digits else chosen.epochs)
     warmup_epochs = min(1, epochs // 2) if digits else min(5, epochs // chosen.warmup)
     training = dict(chosen.training) | ({"flip": 0.0, "cutmix": 0.0} if digits else {})
+    training |= stream_defaults(config)
     changes = {name: _default(getattr(config, name), value) for name, value in training.items()}
     changes |= {
         "epochs": epochs,
         "batch_size": _default(config.batch_size, 32 if digits else chosen.batch_size),
         "warmup_lr": _default(config.warmup_lr, changes["lr"] * chosen.warmup_rate),
         "warmup_epochs": _default(config.warmup_epochs, warmup_epochs),
-        "mask_start_epoch": _default(config.mask_start_epoch, min(10, epochs // 10)),
+        "mask_start_epoch": _default(
+            config.mask_start_epoch, min(chosen.dense_epochs, epochs // 10)
+        ),
         "hold_out": _default(config.hold_out, 0.1 if config.ratio_schedule == "adaptive" else 0.0),
     }
     if config.ratio_schedule == "cubic":
@@ -119,6 +123,7 @@ def check(config: Settings) -> None:
     augmentation(config)
     check_engine(config.engine)
     _check_names(config)
+    check_stream_options(config)
     masks = [r for r in all_rules(model_and_plan(config)[1]) if isinstance(r, BlockMasking)]
     check_mask_options(config, masked=any(mask.ratio > 0 for mask in masks))
     for name, least in (
@@ -161,7 +166,7 @@ def _check_names(config: Settings) -> None:
     own = recipe(config.model).architecture
     for model, other in RECIPES.items():
         for name in (*other.architecture, *(("config",) if model == "resmlp" else ())):
-            foreign = model != config.model and name not in own
+            foreign = other.family != recipe(config.model).family and name not in own
             if foreign and getattr(config, name) is not None:
                 raise InputError(f"{_flag(name)} is an option of --model={model}: leave it out")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from sparsemlp.data import ImageDataset
+from sparsemlp.data import LabelledImages
 from sparsemlp.grid import Grid
 from sparsemlp.grouping import chooses_population
 from sparsemlp.interruption import deferred_signals
@@ -115,7 +115,7 @@ def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
       InputError: one cannot be found or is damaged.
     """
     data = DataSets()
-    known: dict[int, ImageDataset] = {}
+    known: dict[int, LabelledImages] = {}
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         for run in runs:
             dataset = data.load(resolved(run))
@@ -124,8 +124,8 @@ def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
         if dataset.notice is not None:
             console.print(f"NOTE: {dataset.notice}", style="bold reverse", markup=False)
         console.print(
-            f"data    {dataset.source}: {len(dataset.train_labels):,} training and "
-            f"{len(dataset.test_labels):,} test images, {dataset.n_classes} classes",
+            f"data    {dataset.source}: {dataset.n_train:,} training and "
+            f"{dataset.n_test:,} test images, {dataset.n_classes} classes",
             markup=False,
             soft_wrap=True,
         )

@@ -10,11 +10,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import jax
 
-from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.data import ImageDataset, load_images
+from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
 from sparsemlp.grouping import group_runs
@@ -45,17 +46,19 @@ class DataSets:
     """The data sets of a sweep, each loaded once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, Path | None], ImageDataset] = {}
+        self._loaded: dict[tuple[str, Path | None, int | None], ImageDataset | ImageSet] = {}
 
-    def load(self, settings: Settings) -> ImageDataset:
+    def load(self, settings: Settings) -> ImageDataset | ImageSet:
         """The data set of a run.
 
         Raises:
           InputError: it cannot be found or is damaged.
         """
-        key = settings.dataset, settings.data_dir
+        key = settings.dataset, settings.data_dir, settings.image_size
         if key not in self._loaded:
-            self._loaded[key] = load_dataset(*key)
+            self._loaded[key] = load_images(
+                settings.dataset, settings.data_dir, image_size=settings.image_size
+            )
         return self._loaded[key]
 
 
@@ -182,7 +185,7 @@ def _train_together(
             if not those:
                 continue
             members = [prepared.member for _, prepared in those]
-            dataset = those[0][1].dataset
+            dataset = cast(ImageDataset, those[0][1].dataset)  # No other is grouped.
             try:
                 ended = train_population(members, dataset, reporter, interruption, resume=resume)
             except Exception as error:
@@ -203,7 +206,7 @@ class _Prepared(NamedTuple):
     """A run that is ready to be trained, its folder being locked."""
 
     member: Member
-    dataset: ImageDataset
+    dataset: ImageDataset | ImageSet
     resume: bool
 
 

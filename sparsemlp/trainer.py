@@ -1,5 +1,7 @@
 """Runs the compiled programs of a run on its data, a chunk of an epoch at a time."""
 
+import abc
+import contextlib
 import time
 from typing import Any
 
@@ -17,43 +19,34 @@ from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_s
 _EVALUATION_BATCH = 1000
 
 
-class Trainer:
-    """The compiled programs, and the data on the device.
+class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
+    """The compiled programs of a run; where its images come from is left open.
 
     Each program is compiled when it is first needed: once for whole batches and once for the
     partial last batch of an epoch, dense and masked.
 
     Attributes:
       steps_per_epoch: steps in an epoch, the partial last batch included.
-      seconds: time spent in the training programs since it was last set to 0, without compiling.
+      seconds: time spent training since it was last set to 0, without compiling.
 
     Args:
       program: what to train and how.
-      dataset: what to train on.
-      batch_size: images in a step, at most those of the data set.
-      held_out: images and labels to validate on, not among those of `dataset`; or None.
+      n_images: training images.
+      batch_size: images in a step, at most so many.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        dataset: ImageDataset,
-        batch_size: int,
-        held_out: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
+    def __init__(self, program: Program, n_images: int, batch_size: int) -> None:
         self._program = program
         self._phases: dict[Phase, Program] = {}
-        self._images = self._placed(dataset.train_images)
-        self._labels = self._placed(dataset.train_labels)
-        self._test = self._batches(dataset.test_images, dataset.test_labels)
-        self._held_out = None if held_out is None else self._batches(*held_out)
         self._batch_size = batch_size
-        self._n_whole, self._rest = divmod(len(dataset.train_labels), batch_size)
+        self._n_whole, self._rest = divmod(n_images, batch_size)
         self._compiled: dict[tuple[int, Phase], Any] = {}
-        self._order: tuple[int, jax.Array] | None = None
         self._seconds_per_step = 0.0
         self.steps_per_epoch = self._n_whole + bool(self._rest)
         self.seconds = 0.0
+
+    def __exit__(self, *_: object) -> None:
+        """Ends what was started for the training."""
 
     @property
     def mesh(self) -> Mesh | None:
@@ -74,6 +67,7 @@ class Trainer:
         """The program of a phase, the same object at every call."""
         return self._phases.setdefault(phase, self._program.at_phase(phase))
 
+    @abc.abstractmethod
     def train(
         self, state: TrainState, epoch: int, position: int, *, seconds: float, phase: Phase
     ) -> tuple[TrainState, int, Any]:
@@ -89,10 +83,65 @@ class Trainer:
         Returns:
           The state, the steps made, and whether loss and parameters are all finite.
         """
-        size = self._size(position)
-        left = self._n_whole - position if size == self._batch_size else 1
+
+    @abc.abstractmethod
+    def evaluate(self, state: TrainState, phase: Phase) -> Evaluation:
+        """Evaluates the parameters of a state on the whole test set."""
+
+    def validate(self, state: TrainState, phase: Phase) -> float | None:
+        """The mean loss of the images that were held out; None if there are none."""
+        del state, phase
+
+    def measures(self) -> dict[str, float]:
+        """What else there is to say of an epoch, once it is over."""
+        return {}
+
+    def _size(self, position: int) -> int:
+        """The images of the batch at `position` of an epoch."""
+        return self._batch_size if position < self._n_whole else self._rest
+
+    def _n_steps(self, position: int, seconds: float) -> int:
+        """How many steps of the same size take about so long, at least one."""
+        left = self._n_whole - position if position < self._n_whole else 1
         wanted = int(seconds / self._seconds_per_step) if self._seconds_per_step else 1
-        n_steps = max(1, min(wanted, left))
+        return max(1, min(wanted, left))
+
+    def _took(self, seconds: float, n_steps: int, size: int) -> None:
+        """Notes how long so many steps took."""
+        self.seconds += seconds
+        if size == self._batch_size:
+            self._seconds_per_step = seconds / n_steps
+
+
+class Trainer(PhasedTrainer):
+    """A `PhasedTrainer` with the data on the device, many steps in one call of a program.
+
+    Args:
+      program: what to train and how.
+      dataset: what to train on.
+      batch_size: images in a step, at most those of the data set.
+      held_out: images and labels to validate on, not among those of `dataset`; or None.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        dataset: ImageDataset,
+        batch_size: int,
+        held_out: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
+        super().__init__(program, dataset.n_train, batch_size)
+        self._images = self._placed(dataset.train_images)
+        self._labels = self._placed(dataset.train_labels)
+        self._test = self._batches(dataset.test_images, dataset.test_labels)
+        self._held_out = None if held_out is None else self._batches(*held_out)
+        self._order: tuple[int, jax.Array] | None = None
+
+    def train(
+        self, state: TrainState, epoch: int, position: int, *, seconds: float, phase: Phase
+    ) -> tuple[TrainState, int, Any]:
+        """Trains as `PhasedTrainer.train`."""
+        size, n_steps = self._size(position), self._n_steps(position, seconds)
         if self._order is None or self._order[0] != epoch:
             images = len(self._labels)
             self._order = epoch, self._placed(self._order_of(jnp.int32(epoch), images))
@@ -105,10 +154,7 @@ class Trainer:
         began = time.perf_counter()
         state, healthy = self._call(program, arguments)
         healthy = np.asarray(healthy).tolist()
-        took = time.perf_counter() - began
-        self.seconds += took
-        if size == self._batch_size:
-            self._seconds_per_step = took / n_steps
+        self._took(time.perf_counter() - began, n_steps, size)
         return state, n_steps, healthy
 
     def evaluate(self, state: TrainState, phase: Phase) -> Evaluation:
@@ -143,9 +189,6 @@ class Trainer:
 
     def _call(self, program: Any, arguments: tuple) -> Any:
         return program(*arguments)
-
-    def _size(self, position: int) -> int:
-        return self._batch_size if position < self._n_whole else self._rest
 
     def _placed(self, array: Any) -> jax.Array:
         return replicate(jnp.asarray(array), self._program.mesh)

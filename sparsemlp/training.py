@@ -32,7 +32,7 @@ MasksOf = Callable[[Any], Masks]
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("top1", "top5", "loss", "dropped_norm", "kept"),
+    data_fields=("top1", "top5", "loss", "images", "dropped_norm", "kept"),
     meta_fields=(),
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,6 +43,7 @@ class Evaluation:
       top1: int32, images whose label has the largest logit.
       top5: int32, images whose label is among the five largest.
       loss: float32, sum over the images of the cross entropy with their labels, unsmoothed.
+      images: int32, how many images have a label.
       dropped_norm: float32, Frobenius norm of all dropped weights together.
       kept: for each masked kernel bool `[n_blocks]`; all, if the evaluation was dense.
     """
@@ -50,8 +51,17 @@ class Evaluation:
     top1: Any
     top5: Any
     loss: Any
+    images: Any
     dropped_norm: Any
     kept: dict[str, Any]
+
+    def with_batch(self, other: "Evaluation") -> "Evaluation":
+        """This evaluation and that of further images with the same parameters."""
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in ("top1", "top5", "loss", "images")
+        }
+        return dataclasses.replace(self, **sums)
 
 
 def train_step(
@@ -188,9 +198,13 @@ def many_steps(
         return train_step(program, state, *batch, masked=masked, masks_of=masks_of)
 
     state = join(jax.lax.fori_loop(0, n_steps, body, state), program.mesh)
+    return state, is_healthy(state)
+
+
+def is_healthy(state: TrainState) -> Bool[Array, ""]:
+    """Whether the loss of the epoch so far and all parameters are finite."""
     leaves = [state.totals["loss"], *jax.tree.leaves(state.params)]
-    healthy = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-    return state, healthy
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 train_steps = jax.jit(
@@ -261,6 +275,7 @@ def count_correct(
         top1=jnp.sum(top1),
         top5=jnp.sum(top5),
         loss=jnp.sum(loss),
+        images=_count(labels.reshape(-1) >= 0),
         dropped_norm=jnp.sqrt(sum(squares, jnp.float32(0))),
         kept={
             path: found[path].grid().reshape(-1) if masked else jnp.ones(n, bool)

@@ -1,6 +1,14 @@
-"""Image classification data as uint8 arrays in memory, with a data set that needs no network."""
+"""Image classification data: small sets in memory, large ones decoded while they are used."""
 
 from sparsemlp.data.dataset import ImageDataset, hold_out
 from sparsemlp.data.load import load_dataset
+from sparsemlp.data.named import LabelledImages, is_streamed, load_images
 
-__all__ = ["ImageDataset", "hold_out", "load_dataset"]
+__all__ = [
+    "ImageDataset",
+    "LabelledImages",
+    "hold_out",
+    "is_streamed",
+    "load_dataset",
+    "load_images",
+]

@@ -39,6 +39,22 @@ class ImageDataset:
     std: tuple[float, ...]
     notice: str | None = None
 
+    @property
+    def n_train(self) -> int:
+        """The number of training images."""
+        return len(self.train_labels)
+
+    @property
+    def n_test(self) -> int:
+        """The number of test images."""
+        return len(self.test_labels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image."""
+        height, width, channels = self.train_images.shape[1:]
+        return height, width, channels
+
 
 Held = tuple[UInt8[np.ndarray, "n height width channels"], Int32[np.ndarray, " n"]]
 

@@ -1,7 +1,7 @@
 """Opening a large image set: a plain folder, or TFDS, by name."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from sparsemlp.errors import InputError
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
+IMAGE_SIZE = 224
+"""Height and width that ImageNet's images are decoded to unless told otherwise, in pixels."""
 _VALIDATION_SPLITS = ("validation", "test")
 
 
@@ -30,6 +32,7 @@ class ImageSet:
         mean: Per channel, of pixels scaled to 0..1: ImageNet's.
         std: Per channel, of pixels scaled to 0..1: ImageNet's.
         notice: A single line that a program must show the user prominently, or None.
+        image_size: Height and width that images are decoded to, in pixels.
     """
 
     name: str
@@ -41,9 +44,27 @@ class ImageSet:
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
     notice: str | None = None
+    image_size: int = IMAGE_SIZE
+
+    @property
+    def n_train(self) -> int:
+        """The number of training images."""
+        return len(self.train)
+
+    @property
+    def n_test(self) -> int:
+        """The number of validation images."""
+        return len(self.validation)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of a decoded image."""
+        return self.image_size, self.image_size, 3
 
 
-def open_image_set(name: str, data_dir: Path | None = None) -> ImageSet:
+def open_image_set(
+    name: str, data_dir: Path | None = None, *, image_size: int = IMAGE_SIZE
+) -> ImageSet:
     """Opens a large image set.
 
     Args:
@@ -52,6 +73,7 @@ def open_image_set(name: str, data_dir: Path | None = None) -> ImageSet:
             features `image` and `label` and the splits `train` and `validation` (or `test`), such
             as `imagenet2012`, prepared in array_record files.
         data_dir: The TFDS `data_dir`; None means the default of TFDS.
+        image_size: Height and width that images are decoded to, in pixels.
 
     Returns:
         The image set. Its `notice`, if there is one, must be shown to the user.
@@ -61,13 +83,14 @@ def open_image_set(name: str, data_dir: Path | None = None) -> ImageSet:
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return _open_folder(folder)
+        return replace(_open_folder(folder), image_size=image_size)
     if len(folder.parts) > 2 or folder.is_absolute():
         raise InputError(
             f"{name} is not a folder: give one with train/CLASS/*.JPEG and val/CLASS/*.JPEG, or "
             "the name of a data set in TFDS such as imagenet2012"
         )
-    return _open_tfds(name, _default_folder() if data_dir is None else data_dir.expanduser())
+    data_dir = _default_folder() if data_dir is None else data_dir.expanduser()
+    return replace(_open_tfds(name, data_dir), image_size=image_size)
 
 
 def _open_folder(folder: Path) -> ImageSet:

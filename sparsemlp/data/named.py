@@ -1,0 +1,92 @@
+"""Any data set by name: small ones in memory, large ones on the disk."""
+
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from sparsemlp.data.dataset import ImageDataset
+from sparsemlp.data.imagenet.image_set import IMAGE_SIZE, ImageSet, open_image_set
+from sparsemlp.data.load import load_dataset
+from sparsemlp.errors import InputError
+
+_IN_MEMORY = ("auto", "cifar10", "digits")
+
+
+@runtime_checkable
+class LabelledImages(Protocol):
+    """What a program has to know of a data set, wherever its pixels are."""
+
+    @property
+    def name(self) -> str:
+        """A short name, for folders."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Where the pixels come from, to be printed beside a result."""
+        ...
+
+    @property
+    def n_train(self) -> int:
+        """The number of training images."""
+        ...
+
+    @property
+    def n_test(self) -> int:
+        """The number of images for evaluation."""
+        ...
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image."""
+        ...
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes."""
+        ...
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Per channel, of pixels scaled to 0..1."""
+        ...
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Per channel, of pixels scaled to 0..1, never 0."""
+        ...
+
+    @property
+    def notice(self) -> str | None:
+        """A single line that a program must show the user prominently, or None."""
+        ...
+
+
+def is_streamed(name: str) -> bool:
+    """Whether a data set is read from the disk while it is trained on, judged by its name."""
+    return name not in _IN_MEMORY and not name.endswith(".npz")
+
+
+def load_images(
+    name: str, data_dir: Path | None = None, *, image_size: int | None = None
+) -> ImageDataset | ImageSet:
+    """Loads a small data set into memory, or opens a large one.
+
+    Args:
+        name: As for `load_dataset`; or a folder with `train/CLASS/*.JPEG` and `val/CLASS/*.JPEG`,
+            or a data set in TFDS such as `imagenet2012`, as for `open_image_set`.
+        data_dir: The TFDS `data_dir`; None means the default of TFDS.
+        image_size: Height and width that a large set is decoded to, in pixels; None for 224.
+
+    Raises:
+        InputError: What is named is missing, damaged or against the rules.
+    """
+    if is_streamed(name):
+        try:
+            return open_image_set(name, data_dir, image_size=image_size or IMAGE_SIZE)
+        except InputError as error:
+            if Path(name).expanduser().exists():
+                raise
+            raise InputError(
+                f"{error}; small sets are {', '.join(_IN_MEMORY)}, FILE.npz"
+            ) from error
+    return load_dataset(name, data_dir)

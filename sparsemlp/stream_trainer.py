@@ -1,0 +1,220 @@
+"""Trains on a large image set: batches come from an input pipeline, one program call a step."""
+
+import collections
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Int, UInt8
+
+from sparsemlp.data.imagenet import (
+    Batch,
+    ImageSet,
+    Pipeline,
+    training_pipeline,
+    validation_pipeline,
+)
+from sparsemlp.parallel import join, split, usable
+from sparsemlp.schedule import Phase
+from sparsemlp.train_state import Program, TrainState
+from sparsemlp.trainer import PhasedTrainer
+from sparsemlp.training import Evaluation, evaluate, is_healthy, train_step
+from sparsemlp.varying import AXIS
+
+_STEPS_AHEAD = 2
+"""How far the host may be ahead of the device: each batch on its way takes memory there."""
+
+
+class StreamTrainer(PhasedTrainer):
+    """As `Trainer`, with images that are decoded while the device computes.
+
+    A batch is a function of (seed, epoch, step) whatever the number of devices, of processes and
+    of workers. Two input pipelines, one for training and one for evaluation, start their worker
+    processes when they are first needed and keep them until the trainer is left.
+
+    Attributes:
+      seconds_waiting: time spent waiting for batches of training since it was last set to 0,
+        contained in `seconds`.
+
+    Args:
+      program: what to train and how.
+      images: what to train on.
+      batch_size: images in a step, over all devices and processes.
+      n_workers: processes that decode, for each of the two pipelines; None takes as many as cores.
+      largest_unreadable_share: of the images of an epoch.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        images: ImageSet,
+        batch_size: int,
+        *,
+        n_workers: int | None = None,
+        largest_unreadable_share: float,
+    ) -> None:
+        super().__init__(program, images.n_train, batch_size)
+        self._images = images
+        self._reading = {
+            "process": jax.process_index(),
+            "n_processes": jax.process_count(),
+            "n_workers": n_workers,
+            "largest_unreadable_share": largest_unreadable_share,
+        }
+        self._training: Pipeline | None = None
+        self._validation: Pipeline | None = None
+        self._unreadable = {"training": 0, "validation": 0}
+        self.seconds_waiting = 0.0
+
+    def __exit__(self, *_: object) -> None:
+        for pipeline in (self._training, self._validation):
+            if pipeline is not None:
+                pipeline.close()
+        self._training = self._validation = None
+
+    def train(
+        self, state: TrainState, epoch: int, position: int, *, seconds: float, phase: Phase
+    ) -> tuple[TrainState, int, Any]:
+        """Trains as `Trainer.train`.
+
+        Raises:
+          InputError: too many images cannot be read.
+          WorkerError: a worker process died, or failed otherwise.
+        """
+        size = self._size(position)
+        n_steps = self._n_steps(position, seconds)
+        pipeline = self._training_from(epoch, position)
+        program = self._compiled.get((size, phase))
+        if program is None:
+            program = self._compiled[size, phase] = self._compile(state, size, phase)
+        began, waited = time.perf_counter(), pipeline.seconds_waited
+        running: collections.deque[jax.Array] = collections.deque()
+        for _ in range(n_steps):
+            state, healthy = program(state, *self._placed_batch(next(pipeline)))
+            running.append(healthy)
+            if len(running) > _STEPS_AHEAD:
+                jax.block_until_ready(running.popleft())
+        healthy = np.asarray(running[-1]).tolist()
+        self._took(time.perf_counter() - began, n_steps, size)
+        self.seconds_waiting += pipeline.seconds_waited - waited
+        self._unreadable["training"] = pipeline.n_unreadable
+        return state, n_steps, healthy
+
+    def evaluate(self, state: TrainState, phase: Phase) -> Evaluation:
+        """Evaluates the parameters of a state on all validation images that can be read.
+
+        Raises:
+          InputError: too many images cannot be read.
+          WorkerError: a worker process died, or failed otherwise.
+        """
+        if self._validation is None:
+            self._validation = validation_pipeline(
+                self._images.validation,
+                batch_size=self._batch_size,
+                image_size=self._images.image_size,
+                **self._reading,
+            )
+        total: Evaluation | None = None
+        for batch in self._validation.rest_of_epoch():
+            images, labels = self._placed_batch(Batch(batch.images[None], batch.labels[None]))
+            # The last one is done before the next begins; the host has decoded that meanwhile.
+            found = jax.block_until_ready(total)
+            total = evaluate(
+                self.program(phase),
+                state.params,
+                state.batch_stats,
+                state.memory,
+                images,
+                labels,
+                masked=phase.masked,
+            )
+            total = total if found is None else found.with_batch(total)
+        self._unreadable["validation"] = self._validation.n_unreadable
+        if total is None:
+            raise ValueError("an epoch has at least one batch")
+        return total
+
+    def measures(self) -> dict[str, float]:
+        """Of an epoch, in this process: seconds waiting for images, and how many are unreadable."""
+        waited, self.seconds_waiting = self.seconds_waiting, 0.0
+        unreadable = {f"{name}_unreadable": count for name, count in self._unreadable.items()}
+        return {"seconds_waiting": waited} | unreadable
+
+    def _training_from(self, epoch: int, position: int) -> Pipeline:
+        """The training pipeline, its next batch being that of this position."""
+        if self._training is not None and self._training.position != (epoch, position):
+            self._training.close()
+            self._training = None
+        if self._training is None:
+            mesh = self.mesh
+            self._training = training_pipeline(
+                self._images.train,
+                batch_size=self._batch_size,
+                image_size=self._images.image_size,
+                seed=int(self._program.seed),
+                epoch=epoch,
+                step=position,
+                multiple=1 if mesh is None else mesh.size,
+                **self._reading,
+            )
+        return self._training
+
+    def _compile(self, state: TrainState, size: int, phase: Phase) -> Any:
+        """The program of a step on so many images."""
+        rows = size if self.mesh is None else -(-size // self.mesh.size) * self.mesh.size
+        sharding = None if self.mesh is None else NamedSharding(self.mesh, P(AXIS))
+        images, labels = (
+            jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=sharding)
+            for shape, dtype in ((self._images.image_shape, jnp.uint8), ((), jnp.int32))
+        )
+        lowered = train_batch.lower(
+            self.program(phase), state, images, labels, n_images=size, masked=phase.masked
+        )
+        return lowered.compile()
+
+    def _placed_batch(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """The rows of all processes as arrays whose last axis but the pixels' is divided."""
+        if self.mesh is None:
+            return jnp.asarray(batch.images), jnp.asarray(batch.labels)
+        leading = (None,) * (batch.labels.ndim - 1)
+        sharding = NamedSharding(self.mesh, P(*leading, AXIS))
+        images, labels = (
+            jax.make_array_from_process_local_data(sharding, array)
+            for array in (batch.images, batch.labels)
+        )
+        return images, labels
+
+
+@functools.partial(
+    jax.jit, static_argnums=0, static_argnames=("n_images", "masked"), donate_argnums=1
+)
+def train_batch(
+    program: Program,
+    state: TrainState,
+    images: UInt8[Array, "rows height width channels"],
+    labels: Int[Array, " rows"],
+    *,
+    n_images: int,
+    masked: bool,
+) -> tuple[TrainState, Bool[Array, ""]]:
+    """One step on a batch of the input pipeline.
+
+    Args:
+      program: what to train and how.
+      state: the state before the step, donated.
+      images: raw pixels.
+      labels: class indices, int32; rows from `n_images` on have none and do not count.
+      n_images: how many rows are images.
+      masked: whether weights are masked.
+
+    Returns:
+      The state after the step, and whether its loss and parameters are all finite.
+    """
+    batch = split((images[:n_images], labels[:n_images]), usable(program.mesh, n_images))
+    state = join(train_step(program, state, *batch, masked=masked), program.mesh)
+    return state, is_healthy(state)

@@ -1,0 +1,205 @@
+"""Training on images of the disk: the batches of the pipeline, each once, on one device or many."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tiny
+import tiny_stream
+from tiny_images import PER_CLASS, write_folder
+
+from sparsemlp.config import Config
+from sparsemlp.data.imagenet import ImageSet, open_image_set, training_pipeline
+from sparsemlp.program import build_program
+from sparsemlp.schedule import DENSE, MASKED
+from sparsemlp.settings import Settings, resolve
+from sparsemlp.stream_trainer import StreamTrainer
+from sparsemlp.train_state import TrainState, initial_state
+from sparsemlp.training import evaluate, train_step
+
+compilation_cache = tiny.compilation_cache
+HERE = Path(__file__).parent
+N_TRAIN, N_VALIDATION = (sum(counts) for counts in PER_CLASS.values())
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
+    folder = write_folder(tmp_path_factory.mktemp("images") / "tiny")
+    return open_image_set(str(folder), image_size=tiny_stream.IMAGE_SIZE)
+
+
+def settings(images: ImageSet, **changes: Any) -> Settings:
+    config = Config(**(tiny_stream.RUN | {"dataset": str(images.train.folder.parent)} | changes))  # type: ignore[attr-defined]
+    return resolve(config, images.name)
+
+
+def trainer_of(images: ImageSet, chosen: Settings) -> StreamTrainer:
+    program = build_program(chosen, images)
+    return StreamTrainer(
+        program, images, chosen.batch_size, n_workers=0, largest_unreadable_share=chosen.unreadable
+    )
+
+
+def trained(trainer: StreamTrainer, seconds: float, first: int = 0, last: int = 6) -> TrainState:
+    """The state after the steps from one to before another."""
+    state, step = initial_state(trainer._program), 0
+    while step < last:
+        epoch, position = divmod(step, trainer.steps_per_epoch)
+        wanted = seconds if step >= first else 0.0
+        state, n_steps, healthy = trainer.train(
+            state, epoch, position, seconds=wanted, phase=MASKED
+        )
+        assert healthy
+        step += n_steps
+    return state
+
+
+def test_two_epochs_are_the_steps_on_the_batches_of_the_pipeline(images: ImageSet):
+    """The last batch of 23 images holds 7: its step is one on 7 images, in the pipeline's order."""
+    chosen = settings(images)
+    with trainer_of(images, chosen) as trainer:
+        assert trainer.steps_per_epoch == 3
+        found = trained(trainer, seconds=1e9)
+    program = trainer.program(MASKED)
+    expected = initial_state(program)
+    step = jax.jit(train_step, static_argnums=0, static_argnames="masked")
+    with training_pipeline(
+        images.train, batch_size=8, image_size=8, seed=chosen.seed, n_workers=0
+    ) as batches:
+        for _ in range(6):
+            batch = next(batches)
+            expected = step(program, expected, batch.images, batch.labels, masked=True)
+    assert int(found.totals["images"]) == 2 * N_TRAIN
+    tolerance = 6 * 64 * np.finfo(np.float32).eps
+    for one, other in zip(
+        jax.tree.leaves(found.params), jax.tree.leaves(expected.params), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_however_an_epoch_is_cut_the_state_is_the_same_bit_for_bit(images: ImageSet):
+    chosen = settings(images)
+    with trainer_of(images, chosen) as whole, trainer_of(images, chosen) as single:
+        tiny.assert_same_bits(trained(whole, seconds=1e9), trained(single, seconds=0.0))
+
+
+def test_a_trainer_that_begins_within_an_epoch_takes_the_batches_from_there_on(images: ImageSet):
+    chosen = settings(images)
+    with trainer_of(images, chosen) as trainer:
+        expected = trained(trainer, seconds=0.0)
+        state = trained(trainer, seconds=0.0, last=4)
+        # The pipeline stands elsewhere than at the first step: it is opened anew.
+        assert int(state.step) == 4
+    with trainer_of(images, chosen) as later:
+        state, _, _ = later.train(state, 1, 1, seconds=0.0, phase=MASKED)
+        state, _, _ = later.train(state, 1, 2, seconds=0.0, phase=MASKED)
+    tiny.assert_same_bits(state, expected)
+
+
+def test_an_evaluation_counts_every_image_once_and_no_filler(images: ImageSet):
+    """11 images in batches of 8: five rows are fillers. Counting them would show in each sum."""
+    with trainer_of(images, settings(images, mask_start_epoch=3)) as trainer:
+        state = initial_state(trainer._program)
+        found = trainer.evaluate(state, DENSE)
+        again = trainer.evaluate(state, DENSE)
+    assert int(found.images) == N_VALIDATION
+    tiny.assert_same_bits(jax.tree.leaves(found), jax.tree.leaves(again))
+    pixels, labels = zip(*(decoded(images, index) for index in range(N_VALIDATION)), strict=True)
+    whole = evaluate(
+        trainer.program(DENSE),
+        state.params,
+        state.batch_stats,
+        state.memory,
+        np.stack(pixels)[None],
+        np.asarray(labels, np.int32)[None],
+        masked=False,
+    )
+    assert (int(found.top1), int(found.top5)) == (int(whole.top1), int(whole.top5))
+    np.testing.assert_allclose(found.loss, whole.loss, rtol=64 * np.finfo(np.float32).eps)
+
+
+def decoded(images: ImageSet, index: int) -> tuple[np.ndarray, int]:
+    from sparsemlp.data.imagenet.decoding import decode_validation
+
+    encoded, label = images.validation.read(index)
+    return decode_validation(encoded, images.image_size), label
+
+
+def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path: Path):
+    folder = write_folder(tmp_path / "tiny")
+    for split in PER_CLASS:
+        (folder / split / "n01" / "n01_0001.JPEG").write_bytes(b"no image")
+    damaged = open_image_set(str(folder), image_size=tiny_stream.IMAGE_SIZE)
+    with trainer_of(damaged, settings(damaged, unreadable=0.2)) as trainer:
+        state = initial_state(trainer._program)
+        with pytest.warns(UserWarning, match=r"n01_0001\.JPEG cannot be read"):
+            for position in range(trainer.steps_per_epoch):
+                state, _, _ = trainer.train(state, 0, position, seconds=0.0, phase=MASKED)
+        with pytest.warns(UserWarning, match=r"n01_0001\.JPEG cannot be read"):
+            found = trainer.evaluate(state, MASKED)
+        measures = trainer.measures()
+    assert int(state.totals["images"]) == N_TRAIN
+    assert int(found.images) == N_VALIDATION - 1
+    assert measures["training_unreadable"] == measures["validation_unreadable"] == 1
+    assert measures["seconds_waiting"] > 0
+    assert trainer.measures()["seconds_waiting"] == 0
+
+
+def test_four_devices_give_the_losses_of_one_over_20_steps(images: ImageSet):
+    """The last batch, 7 images in 8 rows, is computed whole by every device."""
+    environment = os.environ | {
+        "JAX_NUM_CPU_DEVICES": "4",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]),
+    }
+    folder = images.train.folder.parent  # type: ignore[attr-defined]
+    done = subprocess.run(
+        [sys.executable, __file__, folder],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    one, four = found
+    tolerance = 20 * 64 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(four["losses"], one["losses"], rtol=tolerance)
+    np.testing.assert_allclose(four["test_loss"], one["test_loss"], rtol=tolerance)
+    assert four["test_images"] == one["test_images"] == N_VALIDATION
+    assert len(set(one["losses"])) == 20
+
+
+def losses(images: ImageSet, devices: int) -> dict[str, Any]:
+    """The losses of 20 steps on so many devices, and what the evaluation after them finds."""
+    from sparsemlp.parallel import replicate
+    from sparsemlp.train_state import no_totals
+
+    with trainer_of(images, settings(images, devices=devices, drop_path=0.2, depth=2)) as trainer:
+        mesh = trainer.mesh
+        assert (1 if mesh is None else mesh.size) == devices
+        state = replicate(initial_state(trainer._program), mesh)
+        found: list[float] = []
+        for step in range(20):
+            epoch, position = divmod(step, trainer.steps_per_epoch)
+            state = dataclasses.replace(state, totals=replicate(no_totals(), mesh))
+            state, _, _ = trainer.train(state, epoch, position, seconds=0.0, phase=MASKED)
+            found.append(float(state.totals["loss"]) / int(state.totals["images"]))
+        tested = trainer.evaluate(state, MASKED)
+    return {
+        "losses": found,
+        "test_loss": float(tested.loss),
+        "test_images": int(tested.images),
+    }
+
+
+if __name__ == "__main__":
+    opened = open_image_set(sys.argv[1], image_size=tiny_stream.IMAGE_SIZE)
+    print(json.dumps([losses(opened, devices) for devices in (1, len(jax.devices()))]))
