@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 from sparsemlp.config import Config
 from sparsemlp.errors import InputError
-from sparsemlp.grid_check import check_points, config_of
-from sparsemlp.grid_file import GridFile, Point, Section, parse_grid_file
+from sparsemlp.grid_check import check_points, config_of, values_of
+from sparsemlp.grid_file import GridFile, Section, parse_grid_file
 from sparsemlp.marked_yaml import Problems
 from sparsemlp.slurm_options import SlurmOptions, parse_sbatch
 
@@ -67,10 +67,7 @@ def read_grid(path: Path) -> Grid:
 
 
 def _runs(file: GridFile) -> list[GridRun]:
-    def values(point: Point) -> dict[str, object]:
-        return {option: choice.value for option, choice in point.choices.items()}
-
-    return [GridRun(config_of(values(point)), point.swept) for point in file.points]
+    return [GridRun(config_of(values_of(point, file.stated)), point.swept) for point in file.points]
 
 
 def _meta(section: Section, problems: Problems) -> tuple[Launcher | None, str | None]:

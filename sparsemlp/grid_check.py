@@ -7,6 +7,7 @@ with it is found, and each complaint is told once, at the line of that option.
 import dataclasses
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -44,13 +45,21 @@ def config_of(values: Mapping[str, Any]) -> Config:
     return Config(**values)
 
 
+def values_of(point: Point, stated: Mapping[str, Choice]) -> dict[str, Any]:
+    """The options of a point; the size of the images is one of large sets, others have theirs."""
+    values = {option: choice.value for option, choice in point.choices.items()}
+    if "image_size" in stated and is_streamed(values.get("dataset", Config().dataset)):
+        values["image_size"] = stated["image_size"].value
+    return values
+
+
 def check_points(points: list[Point], stated: Mapping[str, Choice], problems: Problems) -> None:
     """Adds a problem for each reason why a point cannot be trained, and for runs given twice."""
     blamed: dict[str, Choice] = {}
     told: set[str] = set()
     first: dict[Any, Point] = {}
     for point in points:
-        values = {option: choice.value for option, choice in point.choices.items()}
+        values = values_of(point, stated)
         _check_stated(values, stated, problems)
         if _blame(point, values, blamed, problems):
             continue
@@ -130,13 +139,13 @@ def _named(option: str, value: Any, complaint: str) -> int:
 @functools.lru_cache(maxsize=16)
 def _fit(config: Config) -> Settings:
     """Checks a configuration as far as it can be without training."""
-    data = _outline(config.dataset)
+    data = _outline_of(config)
     settings = resolve(config, data.name)
     _, plan = model_and_plan(settings)
-    check_plan(_parameters(_without_rules(settings), config.dataset), plan)
+    check_plan(_parameters(_without_rules(settings)), plan)
     if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
         reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
-        _check_program(reference, config.dataset)
+        _check_program(reference)
     return settings
 
 
@@ -154,26 +163,30 @@ def _as_config(settings: Settings) -> Config:
 
 
 @functools.lru_cache(maxsize=64)
-def _parameters(settings: Settings, dataset: str) -> Any:
+def _parameters(settings: Settings) -> Any:
     """Shapes of the parameters of a model."""
-    program = build_program(settings, _outline(dataset))
+    program = build_program(settings, _outline_of(settings))
     return jax.eval_shape(lambda: initial_state(program)).params
 
 
 @functools.lru_cache(maxsize=1024)
-def _check_program(settings: Settings, dataset: str) -> None:
-    build_program(settings, _outline(dataset))
+def _check_program(settings: Settings) -> None:
+    build_program(settings, _outline_of(settings))
+
+
+def _outline_of(config: Config) -> LabelledImages:
+    return _outline(config.dataset, config.data_dir, config.image_size)
 
 
 @functools.lru_cache(maxsize=8)
-def _outline(dataset: str) -> LabelledImages:
+def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> LabelledImages:
     """The data set if it is a file or a folder, else one of its shape that takes no memory.
 
     Raises:
       InputError: there is no such data set.
     """
     if dataset.endswith(".npz") or is_streamed(dataset):
-        return load_images(dataset)
+        return load_images(dataset, data_dir, image_size=image_size)
     n_train, n_test = (1437, 360) if dataset == "digits" else (50_000, 10_000)
 
     def zeros(*shape: int) -> Any:
@@ -196,7 +209,7 @@ def _check_stated(
     values: Mapping[str, Any], stated: Mapping[str, Choice], problems: Problems
 ) -> None:
     try:
-        data = _outline(values.get("dataset", "auto"))
+        data = _outline_of(config_of(values))
     except InputError:
         return
     known = {"num_classes": data.n_classes, "image_size": data.image_shape[0]}

@@ -5,7 +5,7 @@
 | `model_config` | `config`; a second pair of quotes is stripped |
 | `opt`, `data_set` | `optimizer`, `dataset` |
 | `embedding_dim`, `mixup_prob` | `dim`, `mix_probability` |
-| `num_classes`, `image_size` | no option: they must be those of the data set |
+| `num_classes`, `image_size` | those of the data set, which say them; `image_size` is chosen for large sets |
 | `pretrained_classes` | ignored: nothing is pretrained here |
 | meta `gpus`, `sandbox`, `script` | ignored: `sbatch` says what a job gets, this program runs it |
 """
@@ -50,7 +50,7 @@ _KINDS: dict[Any, str] = {
 def option_of(key: str) -> str | None:
     """The option of `Config` that a key stands for, None if there is none."""
     name = _THESIS.get(key, key.replace("-", "_"))
-    return name if name in get_type_hints(Config) else None
+    return name if name in get_type_hints(Config) and name not in STATED else None
 
 
 def known_keys() -> tuple[str, ...]:

@@ -71,6 +71,9 @@ class StreamTrainer(PhasedTrainer):
         self._unreadable = {"training": 0, "validation": 0}
         self.seconds_waiting = 0.0
 
+    def __enter__(self) -> "StreamTrainer":
+        return self
+
     def __exit__(self, *_: object) -> None:
         for pipeline in (self._training, self._validation):
             if pipeline is not None:

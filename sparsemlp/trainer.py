@@ -3,7 +3,7 @@
 import abc
 import contextlib
 import time
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +44,6 @@ class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
         self._seconds_per_step = 0.0
         self.steps_per_epoch = self._n_whole + bool(self._rest)
         self.seconds = 0.0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Ends what was started for the training."""

@@ -60,7 +60,7 @@ MODEL_STRING = "--config=ResMLP1 @ XPatch = masked 0.5 (2, 2);"
         (["--score=l3"], "'l3'"),
         (["--precision=float16"], "float16"),
         (["--mask-layers=XPatch,Head"], "'Head'"),
-        (["--dataset=imagenet"], "'imagenet'"),
+        (["--dataset=imagenet"], "imagenet is not prepared"),
         (["--dataset=absent.npz"], "absent.npz"),
         (["--data-dir=/absent/folder"], "/absent/folder"),
         (["--data-dir=/dev/null"], "/dev/null"),

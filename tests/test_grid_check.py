@@ -80,7 +80,7 @@ def test_a_data_set_that_is_not_there_is_told_at_its_line():
     check_points(file.points, file.stated, problems)
     (problem,) = problems
     assert problem.line == 3
-    assert "unknown dataset 'imagenet'" in problem.text
+    assert "imagenet is not prepared" in problem.text
 
 
 @pytest.mark.parametrize(

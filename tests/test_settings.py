@@ -76,7 +76,7 @@ def test_settings_are_complete_and_stay_what_they_are(config, dataset):
     beside_a_string = {"block", "ratio", "mask_layers", "depth"}
     rules = {"activation", "gradient", "gradient_method"}
     of_resnet9 = {"width"}
-    unasked = {"ramp_epochs", "freeze_epoch", "devices"}
+    unasked = {"ramp_epochs", "freeze_epoch", "devices", "image_size", "workers"}
     assert left_open == {"data_dir", "layer_scale"} | of_resnet9 | unasked | rules | (
         beside_a_string if config.config else {"config"}
     )
@@ -175,7 +175,7 @@ def test_augmentation_holds_the_chosen_numbers():
         ({"flip": 1.5}, "flip=1.5"),
         ({"crop_padding": -1}, "crop_padding=-1"),
         ({"cutout": -1}, "cutout=-1"),
-        ({"optimizer": "lamb"}, "--optimizer=lamb is unknown: choose one of adam, sgd"),
+        ({"optimizer": "lamb"}, "--optimizer=lamb is unknown: choose one of adam, adamw, sgd"),
         ({"schedule": "step"}, "--schedule=step is unknown: choose one of cosine, triangular"),
         ({"model": "resnet50"}, "--model=resnet50 is unknown: choose one of resmlp, resnet9"),
         ({"width": 64}, "--width is an option of --model=resnet9: leave it out"),

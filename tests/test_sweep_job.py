@@ -98,7 +98,9 @@ def test_what_goes_wrong_with_a_population_is_recorded_for_each_member(run, fold
 def test_a_data_set_is_loaded_once(run, monkeypatch):
     asked = []
     loaded = tiny.dataset()
-    monkeypatch.setattr("sparsemlp.sweep_job.load_dataset", lambda *k: asked.append(k) or loaded)
+    monkeypatch.setattr(
+        "sparsemlp.sweep_job.load_images", lambda *k, **_: asked.append(k) or loaded
+    )
     data = DataSets()
     settings = resolve(run.config, run.config.dataset)
     assert data.load(settings) is data.load(settings) is loaded

@@ -86,7 +86,6 @@ def load_images(
         except InputError as error:
             if Path(name).expanduser().exists():
                 raise
-            raise InputError(
-                f"{error}; small sets are {', '.join(_IN_MEMORY)}, FILE.npz"
-            ) from error
+            small = ", ".join(_IN_MEMORY)
+            raise InputError(f"{error}; small sets are {small} and FILE.npz") from error
     return load_dataset(name, data_dir)
