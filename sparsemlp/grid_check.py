@@ -109,21 +109,22 @@ def _to_blame(
     is wrong, those without which there is no complaint at all.
     """
     known = blamed.get(complaint)
-    for option in values:
+    own = [option for option in values if option in point.choices]
+    for option in own:
         if known is not None and point.choices[option] == known:
             return option
 
     def without(option: str) -> str | None:
         return _complaint({name: value for name, value in values.items() if name != option})
 
-    named = [option for option in values if _named(option, values[option], complaint)]
+    named = [option for option in own if _named(option, values[option], complaint)]
     named.sort(key=lambda option: _named(option, values[option], complaint), reverse=True)
     for option in named:
         if without(option) != complaint:
             return option
     if only_named:
         return None
-    rest = {option: without(option) for option in values}
+    rest = {option: without(option) for option in own}
     healing = (option for option, left in rest.items() if left is None)
     changing = (option for option, left in rest.items() if left != complaint)
     return next(healing, next(changing, None))

@@ -5,7 +5,7 @@
 | `model_config` | `config`; a second pair of quotes is stripped |
 | `opt`, `data_set` | `optimizer`, `dataset` |
 | `embedding_dim`, `mixup_prob` | `dim`, `mix_probability` |
-| `num_classes`, `image_size` | those of the data set, which say them; `image_size` is chosen for large sets |
+| `num_classes`, `image_size` | those of the data set; a large set is decoded to `image_size` |
 | `pretrained_classes` | ignored: nothing is pretrained here |
 | meta `gpus`, `sandbox`, `script` | ignored: `sbatch` says what a job gets, this program runs it |
 """

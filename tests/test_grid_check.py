@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from tiny_images import write_folder
 
 from sparsemlp.grid_check import check_points
 from sparsemlp.grid_file import parse_grid_file
@@ -71,6 +72,16 @@ def test_a_complaint_stands_at_the_option_to_blame(data, hp, fixed, line):
     else:
         (found,) = told(hp, fixed, data)
     assert found.startswith(line)
+
+
+def test_a_large_set_is_decoded_to_the_size_that_the_grid_says(tmp_path: Path):
+    folder = write_folder(tmp_path / "tiny")
+    hp = "  block: [2x4, 4x4]\n  ratio: [0.5]\n"
+    assert not told(hp, "  image_size: 8\n  num_classes: 3\n", folder)
+    (complaint,) = told(hp, "  image_size: 8\n  num_classes: 10\n", folder)
+    assert "num_classes is 10, but 3 in the data set tiny (folder)" in complaint
+    # 10 pixels are no whole number of patches of 4.
+    assert told(hp, "  image_size: 10\n", folder)
 
 
 def test_a_data_set_that_is_not_there_is_told_at_its_line():
