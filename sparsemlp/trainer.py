@@ -112,7 +112,7 @@ class Trainer:
         return state, n_steps, healthy
 
     def evaluate(self, state: TrainState, phase: Phase) -> Evaluation:
-        """Evaluates the parameters of a state on the whole test set."""
+        """Evaluates the parameters of a state, or their average, on the whole test set."""
         return self._evaluate(state, phase, self._test)
 
     def validate(self, state: TrainState, phase: Phase) -> float | None:
@@ -125,8 +125,7 @@ class Trainer:
     def _evaluate(self, state: TrainState, phase: Phase, batches: Any) -> Evaluation:
         return evaluate(
             self.program(phase),
-            state.params,
-            state.batch_stats,
+            *state.evaluated,
             state.memory,
             *batches,
             masked=phase.masked,

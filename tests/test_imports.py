@@ -17,6 +17,7 @@ LAYERS = (
     ("errors",),
     (
         "augment",
+        "averaging",
         "blocks",
         "config",
         "data",
@@ -33,6 +34,7 @@ LAYERS = (
     ),
     (
         "parallel",
+        "accumulation",
         "costs",
         "masks",
         "engines",
@@ -52,6 +54,7 @@ LAYERS = (
     ("mixing", "image_modules"),
     ("modules", "model_string"),
     ("resmlp", "resnet", "recipes", "mask_options"),
+    ("option_ranges",),
     ("settings",),
     ("study_run", "published"),
     ("study", "seeds", "run_costs"),
