@@ -11,7 +11,7 @@ from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import block_grid, check_ratio, format_block, n_kept_blocks
 from sparsemlp.config import open_default
 from sparsemlp.engines import choose_engine
-from sparsemlp.settings import Precision
+from sparsemlp.option_ranges import Precision
 
 _SHAPES, _RATIOS = ("64x256", "384x1536", "768x3072"), (0.5, 0.8, 0.9)
 _ROWS = [

@@ -125,6 +125,15 @@ class Config:
     jax-triton (the same with the extra triton), reference."""
     devices: Annotated[int | None, open_default("INT", "all that JAX sees")] = None
     """Devices that share every batch; the numbers are those of one to rounding."""
+    remat: bool = False
+    """Compute each block again in the backward pass instead of keeping what it needs: less memory,
+    the arithmetic of one more forward pass. resnet9: what stands between the convolutions."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after another: the memory of a part, the numbers of
+    the batch to rounding. --activation=ROWSxCOLS:RATIO chooses its blocks in each part."""
+    ema: float = 0.0
+    """Decay of an exponential moving average of the weights, in [0, 1), which is evaluated in their
+    place; 0 for none. After t steps it is min(EMA, (1 + t) / (10 + t)), as in TensorFlow."""
     allow_nan: bool = False
     """Go on when the loss becomes NaN or infinite, instead of stopping with exit code 3."""
 
@@ -189,6 +198,8 @@ CHANGEABLE = (
     "devices",
     "workers",
     "unreadable",
+    "remat",
+    "accumulate",
 )
 """Options that may differ when a run is resumed: they do not change its numbers, or by rounding."""
 

@@ -219,7 +219,7 @@ def evaluate_population(
 
     n_members = state.totals["loss"].shape[0]
     mapped = jax.vmap(of_member, (0, 0, differences.axes), axis_size=n_members)
-    return mapped(state.params, state.batch_stats, differences)
+    return mapped(*state.evaluated, differences)
 
 
 def _masks(program: Program, own: Differences, params: Any) -> Masks:

@@ -53,6 +53,7 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
             f"--batch-size={settings.batch_size} is larger than the {n_images} training images "
             f"of {dataset.source}: choose at most {n_images}"
         )
+    mesh = _mesh(settings)
     program = Program(
         model=_with_budget(_model(settings, height, channels, dataset.n_classes), settings),
         optimizer=_optimizer(settings, math.ceil(n_images / settings.batch_size)),
@@ -63,13 +64,15 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
         seed=settings.seed,
         flip_test=settings.flip_test,
         dynamics=dynamics(settings),
-        mesh=_mesh(settings),
+        mesh=mesh,
+        at_once=_at_once(settings, 1 if mesh is None else mesh.size),
+        ema=settings.ema,
     )
     state = jax.eval_shape(lambda: initial_state(program))
     if recipe(settings.model).family == "resmlp":
         _check_engine(program, state)
     for batch in {settings.batch_size, n_images % settings.batch_size} - {0}:
-        _check_rules(program, state, (batch, height, width, channels))
+        _check_rules(program, state, batch, (height, width, channels))
     return program
 
 
@@ -80,6 +83,7 @@ def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -
         "channels": channels,
         "n_classes": n_classes,
         "plan": plan,
+        "remat": settings.remat,
         "engine": settings.engine,
         "dtype": jnp.dtype(settings.precision),
     }
@@ -102,6 +106,20 @@ def _mesh(settings: Settings) -> Mesh | None:
             "one device, so that its numbers would change: leave --devices out"
         )
     return mesh
+
+
+def _at_once(settings: Settings, n_devices: int) -> int | None:
+    """The images that are computed at once, by all devices together; None for a whole batch."""
+    own = settings.batch_size // n_devices
+    if settings.accumulate > own:
+        where = "a step" if n_devices == 1 else f"each of {n_devices} devices"
+        raise InputError(
+            f"--accumulate={settings.accumulate} is more than the {own} images of {where}: choose "
+            f"at most {own}, or a larger --batch-size"
+        )
+    if settings.accumulate == 1:
+        return None
+    return -(-settings.batch_size // settings.accumulate)
 
 
 def _with_budget(model: ResMLP | ResNet9, settings: Settings) -> ResMLP | ResNet9:
@@ -129,8 +147,8 @@ def _check_engine(program: Program, state: Any) -> None:
         choose_engine(model.engine, layer, "product", 1)
 
 
-def _check_rules(program: Program, state: Any, shape: tuple[int, ...]) -> None:
-    """Raises InputError if rules for activations or gradients do not fit a batch of that shape."""
+def _check_rules(program: Program, state: Any, batch: int, shape: tuple[int, ...]) -> None:
+    """Raises InputError if rules for activations or gradients do not fit so many such images."""
     if all(isinstance(rule, BlockMasking) for rule in all_rules(program.model.plan)):
         return
 
@@ -139,12 +157,14 @@ def _check_rules(program: Program, state: Any, shape: tuple[int, ...]) -> None:
         logits, _ = program.train_logits(variables, images, {"gradient": rng, "drop_path": rng})
         return jnp.sum(logits)
 
-    images = jax.ShapeDtypeStruct(shape, jnp.float32)
+    at_once = program.images_at_once(batch)
+    images = jax.ShapeDtypeStruct((at_once, *shape), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     try:
         jax.eval_shape(jax.grad(total), state.params, state.batch_stats, images, key)
     except InputError as error:
-        raise InputError(f"with a batch of {shape[0]} images: {error}") from error
+        parts = "" if at_once == batch else f", {at_once} of them at once"
+        raise InputError(f"with a batch of {batch} images{parts}: {error}") from error
 
 
 def epoch_learning_rate(settings: Settings) -> Any:

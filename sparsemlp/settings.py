@@ -4,8 +4,7 @@ A stored run keeps these values, so that it can be repeated even if a default ch
 """
 
 import dataclasses
-import math
-from typing import Any, Literal, get_args
+from typing import Any
 
 from sparsemlp.augment import Augmentation
 from sparsemlp.blocks import format_block, parse_block
@@ -14,8 +13,9 @@ from sparsemlp.engines import check_engine
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import check_mask_options, in_words
 from sparsemlp.model_string import parse_model
+from sparsemlp.option_ranges import check_ranges, flag
 from sparsemlp.plan import Plan, all_rules
-from sparsemlp.recipes import RECIPES, recipe
+from sparsemlp.recipes import recipe
 from sparsemlp.rules import (
     BlockMasking,
     Rule,
@@ -37,10 +37,6 @@ _RULES: dict[str, Any] = {
 
 _REPLACED = (*_RULES, "mask_layers", "depth")
 """The options that a model string replaces."""
-
-Precision = Literal["float32", "bfloat16"]
-Optimizer = Literal["adam", "adamw", "sgd"]
-Schedule = Literal["cosine", "triangular"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,53 +118,10 @@ def check(config: Settings) -> None:
     model_and_plan(config)
     augmentation(config)
     check_engine(config.engine)
-    _check_names(config)
+    check_ranges(config)
     check_stream_options(config)
     masks = [r for r in all_rules(model_and_plan(config)[1]) if isinstance(r, BlockMasking)]
     check_mask_options(config, masked=any(mask.ratio > 0 for mask in masks))
-    for name, least in (
-        ("epochs", 1),
-        ("batch_size", 1),
-        ("mask_start_epoch", 0),
-        ("warmup_epochs", 0),
-        ("patch_size", 1),
-        ("dim", 1),
-        ("depth", 1),
-        ("expansion", 1),
-        ("width", 1),
-    ):
-        value = getattr(config, name)
-        if value is not None and value < least:
-            raise InputError(f"{_flag(name)}={value} is too small: it must be at least {least}")
-    for name in ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every"):
-        value = getattr(config, name)
-        if not 0 <= value < math.inf:
-            raise InputError(f"{_flag(name)}={value} must be a finite number, at least 0")
-    if config.layer_scale is not None and not math.isfinite(config.layer_scale):
-        raise InputError(f"--layer-scale={config.layer_scale} must be a finite number")
-    if config.warmup_epochs > config.epochs:
-        raise InputError(
-            f"--warmup-epochs={config.warmup_epochs} is longer than --epochs={config.epochs}"
-        )
-    if not 0 <= config.seed < 2**32:
-        raise InputError(f"--seed={config.seed} is outside [0, 2**32)")
-    if config.drop_path is not None and not 0 <= config.drop_path < 1:
-        raise InputError(f"--drop-path={config.drop_path} is outside [0, 1)")
-
-
-def _check_names(config: Settings) -> None:
-    for name, kind in (("precision", Precision), ("optimizer", Optimizer), ("schedule", Schedule)):
-        if getattr(config, name) not in get_args(kind):
-            raise InputError(
-                f"{_flag(name)}={getattr(config, name)} is unknown: choose one of "
-                f"{', '.join(get_args(kind))}"
-            )
-    own = recipe(config.model).architecture
-    for model, other in RECIPES.items():
-        for name in (*other.architecture, *(("config",) if model == "resmlp" else ())):
-            foreign = other.family != recipe(config.model).family and name not in own
-            if foreign and getattr(config, name) is not None:
-                raise InputError(f"{_flag(name)} is an option of --model={model}: leave it out")
 
 
 def model_and_plan(config: Config) -> tuple[int | None, Plan]:
@@ -185,7 +138,7 @@ def model_and_plan(config: Config) -> tuple[int | None, Plan]:
         for name in _REPLACED:
             if getattr(config, name) is not None:
                 raise InputError(
-                    f"--config and {_flag(name)} exclude each other: the model string says it all"
+                    f"--config and {flag(name)} exclude each other: the model string says it all"
                 )
         return parse_model(config.config, backward=backward, score=config.score)
     chosen, patterns = _rule_options(config), recipe(config.model).layer_patterns
@@ -252,7 +205,3 @@ def _rule_options(config: Config) -> dict[str, Any]:
 
 def _default[T](value: T | None, default: T) -> T:
     return default if value is None else value
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -109,7 +109,7 @@ class StreamTrainer(PhasedTrainer):
         return state, n_steps, healthy
 
     def evaluate(self, state: TrainState, phase: Phase) -> Evaluation:
-        """Evaluates the parameters of a state on all validation images that can be read.
+        """Evaluates the parameters of a state, or their average, on all readable validation images.
 
         Raises:
           InputError: too many images cannot be read.
@@ -129,8 +129,7 @@ class StreamTrainer(PhasedTrainer):
             found = jax.block_until_ready(total)
             total = evaluate(
                 self.program(phase),
-                state.params,
-                state.batch_stats,
+                *state.evaluated,
                 state.memory,
                 images,
                 labels,

@@ -14,8 +14,11 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
+from sparsemlp.accumulation import size_of_parts
 from sparsemlp.augment import Augmentation
+from sparsemlp.averaging import Average, initial_average
 from sparsemlp.dynamics import Dynamics, Memory, initial_memory
+from sparsemlp.parallel import usable
 from sparsemlp.plan import block_counts
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
@@ -45,6 +48,9 @@ class Program:
       dynamics: how masks move from step to step.
       frozen: whether they stay those of the step before.
       mesh: the devices that share every batch; None for one.
+      at_once: the most images whose forward and backward pass is computed at once, by all devices
+        together; None for those of a batch.
+      ema: what the decay of the average of the parameters grows to; 0 for no average.
     """
 
     model: ResMLP | ResNet9
@@ -58,6 +64,17 @@ class Program:
     dynamics: Dynamics = _WITHOUT_MEMORY
     frozen: bool = False
     mesh: Mesh | None = None
+    at_once: int | None = None
+    ema: float = 0.0
+
+    def images_at_once(self, batch: int) -> int:
+        """How many images of a batch a device computes at once, filled up ones included."""
+        mesh = usable(self.mesh, batch)
+        own = batch if mesh is None else batch // mesh.size
+        if self.at_once is None:
+            return own
+        n_devices = 1 if self.mesh is None else self.mesh.size
+        return size_of_parts(own, -(-self.at_once // n_devices))
 
     def at_phase(self, phase: Phase) -> "Program":
         """The program of an epoch that masks: at its level, frozen or not."""
@@ -106,6 +123,7 @@ class Program:
         "activity",
         "last_kept",
         "memory",
+        "average",
     ),
     meta_fields=(),
 )
@@ -124,6 +142,7 @@ class TrainState:
       last_kept: for each masked kernel bool `[n_blocks]`, the blocks kept at the end of the last
         epoch; all before the first masked one.
       memory: what the selection of masks remembers, see `dynamics`; empty if it needs nothing.
+      average: the average of parameters and batch statistics, see `averaging`; empty without one.
     """
 
     step: Any
@@ -134,6 +153,13 @@ class TrainState:
     activity: dict[str, Any]
     last_kept: dict[str, Any]
     memory: Memory = dataclasses.field(default_factory=dict)
+    average: Average = dataclasses.field(default_factory=dict)
+
+    @property
+    def evaluated(self) -> tuple[Any, Any]:
+        """Parameters and batch statistics that are evaluated: their average where there is one."""
+        found = self.average or {"params": self.params, "batch_stats": self.batch_stats}
+        return found["params"], found["batch_stats"]
 
 
 def stream_key(
@@ -160,17 +186,18 @@ def state_of_seed(program: Program) -> TrainState:
     model = program.model
     images = jnp.zeros((1, model.image_size, model.image_size, model.channels), jnp.float32)
     variables = model.init(stream_key(program.seed, "init", 0), images)
-    params = variables["params"]
+    params, batch_stats = variables["params"], variables.get("batch_stats", {})
     blocks = block_counts(params, model.plan)
     return TrainState(
         step=jnp.int32(0),
         params=params,
-        batch_stats=variables.get("batch_stats", {}),
+        batch_stats=batch_stats,
         optimizer=program.optimizer.init(params),
         totals=no_totals(),
         activity={path: jnp.zeros(n, jnp.int32) for path, n in blocks.items()},
         last_kept={path: jnp.ones(n, bool) for path, n in blocks.items()},
         memory=initial_memory(params, model.plan, program.dynamics),
+        average=initial_average(params, batch_stats, program.ema),
     )
 
 

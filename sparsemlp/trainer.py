@@ -158,7 +158,7 @@ class Trainer(PhasedTrainer):
         return state, n_steps, healthy
 
     def evaluate(self, state: TrainState, phase: Phase) -> Evaluation:
-        """Evaluates the parameters of a state on the whole test set."""
+        """Evaluates the parameters of a state, or their average, on the whole test set."""
         return self._evaluate(state, phase, self._test)
 
     def validate(self, state: TrainState, phase: Phase) -> float | None:
@@ -171,8 +171,7 @@ class Trainer(PhasedTrainer):
     def _evaluate(self, state: TrainState, phase: Phase, batches: Any) -> Evaluation:
         return evaluate(
             self.program(phase),
-            state.params,
-            state.batch_stats,
+            *state.evaluated,
             state.memory,
             *batches,
             masked=phase.masked,

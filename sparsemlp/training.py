@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Int, UInt8
 
 from sparsemlp.augment import augment, normalize
+from sparsemlp.averaging import move_average
 from sparsemlp.dynamics import (
     Memory,
     decay_dropped,
@@ -117,6 +118,7 @@ def train_step(
         before = state.memory["kept"]
         optimizer = reset_returned(program.optimizer, optimizer, state.params, masks, before)
     updates, optimizer = program.optimizer.update(gradients, optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
     likeliest = jnp.argmax(targets, axis=-1).astype(jnp.int32)
     batch = images.shape[0]
     totals = {
@@ -132,13 +134,14 @@ def train_step(
     }
     return TrainState(
         step=state.step + 1,
-        params=optax.apply_updates(state.params, updates),
+        params=params,
         batch_stats=batch_stats,
         optimizer=optimizer,
         totals=totals,
         activity=activity,
         last_kept=state.last_kept,
         memory=memory,
+        average=move_average(state.average, params, batch_stats, program.ema, state.step),
     )
 
 

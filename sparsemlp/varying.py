@@ -1,13 +1,44 @@
 """Operands under `shard_map`: over which axes of the mesh they vary, and their random parts."""
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 AXIS = "data"
 """The axis of the mesh over which `parallel` divides a batch."""
+
+
+class _Part(NamedTuple):
+    """Some of a device's samples: the index of their first one, and how many it has in all."""
+
+    first: Array
+    n_samples: int
+
+
+_PART: contextvars.ContextVar[_Part | None] = contextvars.ContextVar("part", default=None)
+
+
+@contextlib.contextmanager
+def computing_part(first: Array, n_samples: int) -> Iterator[None]:
+    """While this is entered, `draw_part` draws for some of a device's samples, not for all.
+
+    It holds for what is traced in it, as the axes of a mesh hold inside `shard_map`.
+
+    Args:
+      first: index of the first of them among the samples of the device, int32; traced.
+      n_samples: how many samples the device has.
+    """
+    token = _PART.set(_Part(first, n_samples))
+    try:
+        yield
+    finally:
+        _PART.reset(token)
 
 
 def varying_alike(*operands: Array | None) -> list[Array | None]:
@@ -27,23 +58,30 @@ def varying_alike(*operands: Array | None) -> list[Array | None]:
 def draw_part(
     draw: Callable[[tuple[int, ...]], Array], shape: tuple[int, ...], like: Array
 ) -> Array:
-    """Draws for the samples of all devices and returns this device's part of the first axis.
+    """Draws for the samples of the whole batch and returns those that are computed here.
 
-    Elsewhere than under `shard_map` it draws the shape itself. So a random number of a sample does
-    not depend on how many devices share the batch.
+    Under `shard_map` these are the device's, inside `computing_part` some of them; elsewhere it
+    draws the shape itself. So a random number of a sample does not depend on how many devices share
+    the batch, nor in how many parts they compute it.
 
     Args:
-      draw: random array of a shape; its key is the same on all devices.
-      shape: of this device's part.
+      draw: random array of a shape; its key is the same on all devices and for all parts.
+      shape: of what is computed here, samples first. Samples beyond those of the device, which
+        fill up its last part, get zeros or what is another's.
       like: an array that varies over the axes of the mesh which divide the samples; where JAX does
         not track that, `AXIS` does if it is there.
     """
     axes = tuple(sorted(jax.typeof(like).manual_axis_type.varying)) or _own_axis()
-    if not axes or not shape:
+    part = _PART.get()
+    if not shape or not (axes or part):
         return draw(shape)
-    n_devices = math.prod(jax.lax.axis_size(axis) for axis in axes)
-    drawn = draw((shape[0] * n_devices, *shape[1:]))
-    start = jax.lax.axis_index(axes) * shape[0]
+    own = shape[0] if part is None else part.n_samples
+    drawn = draw((own * math.prod(jax.lax.axis_size(axis) for axis in axes), *shape[1:]))
+    start = jax.lax.axis_index(axes) * own if axes else jnp.int32(0)
+    if part is not None:
+        beyond = -own % shape[0]
+        drawn = jnp.pad(drawn, ((0, beyond), *((0, 0) for _ in shape[1:])))
+        start = start + part.first
     return jax.lax.dynamic_slice_in_dim(drawn, start, shape[0])
 
 

@@ -1,5 +1,7 @@
 """Loss, logits and gradients of a batch are those of the model and its loss, written down here."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -47,3 +49,58 @@ def test_the_loss_is_the_mean_over_the_batch_and_the_gradients_are_its_own(progr
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * scale)
     tested = jax.jit(lambda p: forward_backward.test_logits(program, p, masks, {}, inputs))(params)
     np.testing.assert_allclose(tested, logits, rtol=0, atol=tolerance)
+
+
+DRAWING: dict[str, Any] = {
+    "engine": "reference",
+    "drop_path": 0.4,
+    "gradient": "1:2",
+    "gradient_method": "random",
+    "depth": 2,
+}
+"""Everything that draws at random in a forward and backward pass."""
+
+
+@functools.cache
+def drawing(*, remat: bool = False, at_once: int | None = None) -> tuple[Any, Any]:
+    """Loss, logits and gradients of 7 images, by a model that draws; and those of another key."""
+    program = build_program(tiny.settings(**DRAWING, remat=remat), tiny.dataset())
+    program = dataclasses.replace(program, at_once=at_once)
+    params = initial_state(program).params
+    masks = select_masks(params, program.model.plan)
+    rng = np.random.default_rng(0)
+    inputs = jnp.float32(rng.normal(size=(7, 8, 8, 3)))
+    targets = jnp.float32(rng.dirichlet(np.ones(10), 7))
+
+    @jax.jit
+    def computed(params: Any, key: Any) -> Any:
+        rngs = {"drop_path": key, "gradient": jax.random.fold_in(key, 1)}
+        arguments = (program, params, masks, {}, inputs, targets, rngs)
+        return forward_backward.loss_and_gradients(*arguments)
+
+    return computed(params, KEY), computed(params, jax.random.key(4))
+
+
+def differences(found: Any, expected: Any) -> list[float]:
+    """The largest of each array, relative to the largest entry of it."""
+    return [
+        float(jnp.max(jnp.abs(a - b)) / (jnp.max(jnp.abs(b)) or 1))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"remat": True}, {"at_once": 4}, {"at_once": 2}], ids=str)
+def test_computing_again_or_in_parts_changes_no_number_drawn_at_random(changes: dict[str, Any]):
+    """7 images make parts of 4 and of 2, the last of which is filled up."""
+    found, expected = drawing(**changes)[0], drawing()[0]
+    # Sums of at most 64 terms, about ten layers deep, in another order.
+    assert max(differences(found, expected)) < 10 * 64 * np.finfo(np.float32).eps
+    # Another draw is far from it, so the numbers above are drawn alike.
+    assert max(differences(drawing()[1], expected)) > 0.01
+
+
+def test_a_device_computes_its_share_of_what_is_computed_at_once():
+    program = build_program(tiny.settings(accumulate=3), tiny.dataset())
+    assert program.at_once == 3
+    # 8 images in parts of 3, 3 and 2; 4 in two of 2; 7 in 3, 3 and 1, filled up.
+    assert [program.images_at_once(n) for n in (8, 4, 7, 3, 1)] == [3, 2, 3, 3, 1]

@@ -18,6 +18,7 @@ LAYERS = (
     ("data",),
     (
         "augment",
+        "averaging",
         "blocks",
         "config",
         "files",
@@ -33,6 +34,7 @@ LAYERS = (
     ),
     (
         "parallel",
+        "accumulation",
         "costs",
         "masks",
         "engines",
@@ -54,7 +56,7 @@ LAYERS = (
     ("resmlp", "resnet", "mask_options"),
     ("presets",),
     ("recipes",),
-    ("stream_options",),
+    ("stream_options", "option_ranges"),
     ("settings",),
     ("study_run", "published"),
     ("study", "seeds", "run_costs"),

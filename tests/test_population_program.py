@@ -31,6 +31,8 @@ COMMON: dict[str, Any] = {
     "lr": 0.05,
     "warmup_epochs": 0,
     "drop_path": 0.3,
+    "ema": 0.9,
+    "accumulate": 2,
 }
 MEMBERS: list[dict[str, Any]] = [
     {"ratio": 0.8, "backward": "masked", "seed": 2**32 - 1},
@@ -121,8 +123,11 @@ def test_each_step_of_each_member_is_that_of_its_run():
                 lambda a, b: np.abs(np.asarray(a) - b).max(), alone.params, start_params
             )
             move = max(jax.tree.leaves(moves))
+            found_params, own_params = (
+                {"now": state.params, "average": state.average} for state in (found, alone)
+            )
             for (path, a), b in zip(
-                jax.tree.leaves_with_path(found.params), jax.tree.leaves(alone.params), strict=True
+                jax.tree.leaves_with_path(found_params), jax.tree.leaves(own_params), strict=True
             ):
                 atol = eps * (10 * np.sqrt(8 * 16) * move + float(jnp.max(jnp.abs(b))))
                 np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=str(path))
@@ -138,7 +143,7 @@ def test_the_evaluation_of_each_member_is_that_of_its_run():
     test = evaluation_batches(DATA.test_images, DATA.test_labels, 10)
     found = evaluate_population(program, states, differences, *test, masked=True)
     for index, run in enumerate(runs):
-        expected = evaluate(run, member(states, index).params, {}, {}, *test, masked=True)
+        expected = evaluate(run, *member(states, index).evaluated, {}, *test, masked=True)
         assert int(found.top1[index]) == int(expected.top1)
         assert int(found.top5[index]) == int(expected.top5)
         assert float(found.dropped_norm[index]) == pytest.approx(

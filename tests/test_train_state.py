@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
+from sparsemlp.manifest import named_leaves
 from sparsemlp.program import build_program
 from sparsemlp.train_state import epoch_order, initial_state, no_totals, stream_key
 
@@ -72,3 +73,30 @@ def test_nothing_is_done_or_dropped_before_the_first_step():
         for leaf in jax.tree.leaves((state.step, state.optimizer, state.totals, state.activity))
     )
     tiny.assert_same_bits(state.totals, no_totals())
+
+
+def test_an_average_is_in_the_state_only_of_a_run_that_asked_for_it():
+    """Checkpoints name leaves: one of a run without an average is what it was before there were."""
+    shapes = {
+        ema: jax.eval_shape(
+            lambda ema=ema: initial_state(build_program(tiny.settings(ema=ema), tiny.dataset()))
+        )
+        for ema in (0.0, 0.9)
+    }
+    without, with_it = named_leaves(shapes[0.0]), named_leaves(shapes[0.9])
+    added = {name: leaf for name, leaf in with_it.items() if name not in without}
+    assert set(without) <= set(with_it)
+    assert {name.removeprefix("average/") for name in added} == {
+        name for name in without if name.startswith("params/")
+    }
+    for name, leaf in added.items():
+        own = without[name.removeprefix("average/")]
+        assert (leaf.shape, leaf.dtype) == (own.shape, own.dtype)
+
+
+def test_what_is_evaluated_is_the_average_where_there_is_one():
+    program = build_program(tiny.settings(ema=0.9), tiny.dataset())
+    state = initial_state(program)
+    assert state.evaluated == (state.average["params"], state.average["batch_stats"])
+    state = initial_state(build_program(tiny.settings(), tiny.dataset()))
+    assert state.evaluated == (state.params, state.batch_stats)

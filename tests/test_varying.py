@@ -1,10 +1,10 @@
-"""Operands of a custom rule vary over the same axes of a mesh under `shard_map`."""
+"""Operands of a custom rule vary over the same mesh axes under `shard_map`; draws have parts."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsemlp.varying import varying_alike
+from sparsemlp.varying import computing_part, draw_part, varying_alike
 
 MESH = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 SPLIT, WHOLE = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
@@ -31,3 +31,28 @@ def test_what_is_replicated_varies_as_what_is_sharded():
     mapped = jax.shard_map(body, mesh=MESH, in_specs=(SPLIT, WHOLE), out_specs=SPLIT)
     np.testing.assert_array_equal(mapped(jnp.ones(2), jnp.full(2, 3.0)), [3, 3])
     assert set(seen) == {frozenset({"data"})}
+
+
+def draw(shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.uniform(jax.random.key(1), shape)
+
+
+def part(first: int, size: int, like: jax.Array) -> jax.Array:
+    with computing_part(jnp.int32(first), 7):
+        return draw_part(draw, (size, 2), like)
+
+
+def test_a_part_draws_what_the_whole_does_for_its_samples():
+    whole = np.asarray(draw((7, 2)))
+    np.testing.assert_array_equal(draw_part(draw, (7, 2), jnp.ones(7)), whole)
+    for first in (0, 3, 6):
+        found = part(first, 3, jnp.ones(3))
+        np.testing.assert_array_equal(found[: 7 - first], whole[first : first + 3])
+    np.testing.assert_array_equal(draw_part(draw, (7, 2), jnp.ones(7)), whole)
+
+
+def test_a_part_on_a_device_of_a_mesh_is_of_its_samples():
+    mapped = jax.shard_map(
+        lambda like: part(3, 3, like), mesh=MESH, in_specs=SPLIT, out_specs=SPLIT
+    )
+    np.testing.assert_array_equal(mapped(jnp.ones(3)), draw((7, 2))[3:6])
