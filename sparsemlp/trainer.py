@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.parallel import replicate
+from sparsemlp.processes import agree
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState, epoch_order
 from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_steps
@@ -92,11 +93,12 @@ class Trainer:
         size = self._size(position)
         left = self._n_whole - position if size == self._batch_size else 1
         wanted = int(seconds / self._seconds_per_step) if self._seconds_per_step else 1
-        n_steps = max(1, min(wanted, left))
+        n_steps, _ = agree(max(1, min(wanted, left)), None)
         if self._order is None or self._order[0] != epoch:
             images = len(self._labels)
             self._order = epoch, self._placed(self._order_of(jnp.int32(epoch), images))
-        start, count = jnp.int32(position * self._batch_size), jnp.int32(n_steps)
+        start = self._placed(jnp.int32(position * self._batch_size))
+        count = self._placed(jnp.int32(n_steps))
         arguments = (state, self._images, self._labels, self._order[1], start, count)
         program = self._compiled.get((size, phase))
         if program is None:
@@ -148,7 +150,8 @@ class Trainer:
         return self._batch_size if position < self._n_whole else self._rest
 
     def _placed(self, array: Any) -> jax.Array:
-        return replicate(jnp.asarray(array), self._program.mesh)
+        mesh = self._program.mesh
+        return jnp.asarray(array) if mesh is None else replicate(array, mesh)
 
     def _batches(self, images: np.ndarray, labels: np.ndarray) -> tuple[jax.Array, jax.Array]:
         size = min(_EVALUATION_BATCH, len(labels))

@@ -190,7 +190,7 @@ def many_steps(
     state = join(jax.lax.fori_loop(0, n_steps, body, state), program.mesh)
     leaves = [state.totals["loss"], *jax.tree.leaves(state.params)]
     healthy = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-    return state, healthy
+    return state, join(healthy, program.mesh)
 
 
 train_steps = jax.jit(
@@ -257,7 +257,7 @@ def count_correct(
         )
         for path, mask in found.items()
     ]
-    return Evaluation(
+    evaluation = Evaluation(
         top1=jnp.sum(top1),
         top5=jnp.sum(top5),
         loss=jnp.sum(loss),
@@ -267,6 +267,7 @@ def count_correct(
             for path, n in block_counts(params, program.model.plan).items()
         },
     )
+    return join(evaluation, program.mesh)
 
 
 evaluate = jax.jit(count_correct, static_argnums=0, static_argnames=("masked", "masks_of"))
