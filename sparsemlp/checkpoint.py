@@ -70,7 +70,15 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
         self._scratch = self._directory / ".saving"
-        self._orbax = ocp.Checkpointer(ocp.CompositeCheckpointHandler())
+        # Without these orbax waits for the other processes of a run, which save nothing.
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=jax.process_index(),
+            active_processes={jax.process_index()},
+            barrier_sync_key_prefix=f"process{jax.process_index()}",
+        )
+        options = ocp.CompositeOptions(multiprocessing_options=alone)
+        handler = ocp.CompositeCheckpointHandler(composite_options=options)
+        self._orbax = ocp.Checkpointer(handler, multiprocessing_options=alone)
         self._damaged: set[str] = set()
         self.pinned: int | None = None
 

@@ -3,23 +3,27 @@
 import contextlib
 import dataclasses
 import datetime
+import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import tyro
 
+from sparsemlp import processes
 from sparsemlp.config import (
     CHANGEABLE,
     Config,
+    from_json,
     is_file,
     located,
     open_default,
     read_config,
+    to_json,
     with_data,
 )
 from sparsemlp.data import LabelledImages, load_images
@@ -28,7 +32,7 @@ from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
-from sparsemlp.run import Run
+from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings, describe_masking, describe_run, resolve
 
@@ -45,6 +49,14 @@ class Arguments:
     """Folder of the run, made with its parents."""
     resume: Annotated[Path | None, open_default("FOLDER", "none, start a new run")] = None
     """Folder of an interrupted run to continue, with the options it was started with."""
+    coordinator: Annotated[str | None, open_default("HOST:PORT", "none, one process")] = None
+    """Machine of process 0 and a free port there, to train in several processes."""
+    processes: Annotated[int | None, open_default("INT", "1; in a SLURM step its tasks")] = None
+    """How many processes train together, on all of their devices."""
+    process: Annotated[int | None, open_default("INT", "in a SLURM step its number")] = None
+    """Which of them this is, from 0; 0 alone writes the folder."""
+    join_timeout: float = 120.0
+    """Seconds to wait for the other processes at the start."""
 
 
 def main(
@@ -63,10 +75,15 @@ def main(
     Returns:
       The exit code.
     """
-    return exit_code(
-        lambda: _run(_parse(description, arguments, defaults or Config())),
+
+    def program() -> int:
+        return _run(_parse(description, arguments, defaults or Config()))
+
+    code = exit_code(
+        lambda: processes.guarded(program, together=(NotFiniteError,)),
         stopped="a run that had begun goes on from its last checkpoint with --resume",
     )
+    return processes.leave(code)
 
 
 def _parse(description: str | None, arguments: Sequence[str] | None, defaults: Config) -> Arguments:
@@ -74,13 +91,16 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     arguments = sys.argv[1:] if arguments is None else arguments
     usual = Arguments(run=defaults)
     parsed = tyro.cli(Arguments, args=arguments, description=description, default=usual)
+    place = processes.place_of(parsed.coordinator, parsed.processes, parsed.process, os.environ)
+    if parsed.resume is not None and parsed.out is not None:
+        raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
+    if parsed.resume is None:
+        resolve(parsed.run, parsed.run.dataset)
+    processes.join(place, parsed.join_timeout)
     if parsed.resume is None:
         return parsed
-    if parsed.out is not None:
-        raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
     folder = RunFolder(parsed.resume)
-    folder.check_resumable()
-    stored = read_config(folder.config)
+    stored = from_json(processes.shared(lambda: _stored_config(folder)), folder.config)
     started = Arguments(run=stored, resume=parsed.resume)
     parsed = tyro.cli(Arguments, args=arguments, default=started)
     name = stored.dataset if parsed.run.dataset == defaults.dataset else parsed.run.dataset
@@ -96,21 +116,30 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     return dataclasses.replace(parsed, run=run)
 
 
+def _stored_config(folder: RunFolder) -> str:
+    """The configuration that a run was started with, as JSON."""
+    folder.check_resumable()
+    return to_json(read_config(folder.config))
+
+
 def _run(arguments: Arguments) -> int:
     config, resumed = arguments.run, arguments.resume
     image_size = resolve(config, config.dataset).image_size
-    console = TalkativeConsole(highlight=False)
+    console = TalkativeConsole(highlight=False, quiet=not processes.is_first())
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
-        dataset = load_images(config.dataset, config.data_dir, image_size=image_size)
+        dataset = processes.in_turn(
+            lambda: load_images(config.dataset, config.data_dir, image_size=image_size)
+        )
     settings = resolve(with_data(config, dataset.name), dataset.name)
+    processes.require_alike(_common(settings) | {"--resume": resumed is not None})
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     if resumed is not None and dataset.notice is None:
         dataset = dataclasses.replace(dataset, notice=folder.read_environment().get("notice"))
     run = Run(settings, dataset, folder, describe_run(settings, dataset.source))
     if resumed is None:
-        folder.create()
+        processes.shared(folder.create)
     with (
-        folder.locked(),
+        folder.locked() if processes.is_first() else contextlib.nullcontext(),
         Reporter(settings.epochs, console) as reporter,
         deferred_signals() as interruption,
     ):
@@ -126,6 +155,16 @@ def _run(arguments: Arguments) -> int:
             f"{dataset.source}; pictures and numbers in {folder.path}"
         )
     return 0
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    """What has to be the same on all processes; where the data lie may differ."""
+    values = {
+        f"--{field.name.replace('_', '-')}": getattr(settings, field.name)
+        for field in dataclasses.fields(Settings)
+        if field.name not in ("data_dir", "dataset", "checkpoint_every", "tensorboard", "workers")
+    }
+    return values | {"--dataset": Path(settings.dataset).name}
 
 
 def _announce(reporter: Reporter, run: Run) -> None:
@@ -156,7 +195,8 @@ def _devices_in_words(run: Run) -> str:
     kind, mesh = jax.devices()[0].device_kind, run.trainer.mesh
     if mesh is None or mesh.size == 1:
         return f"1 x {kind}"
-    return f"{mesh.size} x {kind}, {run.settings.batch_size // mesh.size} images each"
+    where = f" in {processes.count()} processes" if processes.count() > 1 else ""
+    return f"{mesh.size} x {kind}{where}, {run.settings.batch_size // mesh.size} images each"
 
 
 def _default_folder(settings: Settings, dataset: LabelledImages) -> Path:

@@ -27,6 +27,7 @@ def describe_environment() -> Record:
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),
+        "processes": jax.process_count(),
         "commit": _commit(),
         "command": sys.argv,
     }

@@ -3,7 +3,7 @@
 Arrays are global, and all but the model's own work is partitioned by XLA. Forward and backward
 pass run under `jax.shard_map`, where the native engines see the arrays of one device. The numbers
 are those of one device to rounding: what is random is drawn for the whole batch, and each device
-takes its part.
+takes its part. Devices may belong to several processes, of which each runs the same program.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -28,9 +29,14 @@ def data_mesh(n_devices: int | None, batch_size: int) -> Mesh | None:
     Raises:
       InputError: there are not so many devices, or they do not divide the batch.
     """
-    devices = jax.devices()
+    devices, n_processes = jax.devices(), jax.process_count()
     if n_devices is None:
         n_devices = len(devices)
+    if n_processes > 1 and n_devices != len(devices):
+        raise InputError(
+            f"--devices={n_devices}: {n_processes} processes train on all of their {len(devices)} "
+            "devices together: leave --devices out, or let each process see fewer"
+        )
     if not 1 <= n_devices <= len(devices):
         more = "; JAX_NUM_CPU_DEVICES=N makes N of a CPU" if jax.default_backend() == "cpu" else ""
         raise InputError(
@@ -48,8 +54,50 @@ def data_mesh(n_devices: int | None, batch_size: int) -> Mesh | None:
 
 
 def replicate(tree: Any, mesh: Mesh | None) -> Any:
-    """The arrays of a tree on every device of the mesh."""
-    return tree if mesh is None else jax.device_put(tree, NamedSharding(mesh, P()))
+    """The arrays of a tree on every device of the mesh.
+
+    With several processes each holds all of them already; nothing is sent from one to another.
+    """
+    if mesh is None:
+        return tree
+    sharding = NamedSharding(mesh, P())
+    if not mesh.is_multi_process:
+        return jax.device_put(tree, sharding)
+
+    def whole(leaf: Any) -> jax.Array:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return leaf
+        copies = [jax.device_put(leaf, device) for device in mesh.local_devices]
+        return jax.make_array_from_single_device_arrays(copies[0].shape, sharding, copies)
+
+    return jax.tree.map(whole, tree)
+
+
+def replicate_first(tree: Any, mesh: Mesh | None) -> Any:
+    """The arrays of a tree as process 0 has them on every device of the mesh, bit for bit.
+
+    Args:
+      tree: arrays of this process; of the same shapes and dtypes on all of them.
+      mesh: the devices.
+    """
+    if mesh is None or not mesh.is_multi_process:
+        return replicate(tree, mesh)
+    arrays = jax.tree.map(np.asarray, tree)
+    # As integers, since a sum over the processes brings them: zeros keep their sign.
+    words = jax.tree.map(lambda array: np.frombuffer(array.tobytes(), np.uint8), arrays)
+    sent = multihost_utils.broadcast_one_to_all(words)
+
+    def rebuilt(array: np.ndarray, word: Any) -> np.ndarray:
+        return np.frombuffer(np.asarray(word).tobytes(), array.dtype).reshape(array.shape)
+
+    return replicate(jax.tree.map(rebuilt, arrays, sent), mesh)
+
+
+def own_copy(tree: Any) -> Any:
+    """Arrays that every device has whole, as this process alone can use them."""
+    return jax.tree.map(
+        lambda leaf: leaf if leaf.is_fully_addressable else leaf.addressable_data(0), tree
+    )
 
 
 def split(tree: Any, mesh: Mesh | None) -> Any:

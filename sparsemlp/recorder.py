@@ -18,9 +18,10 @@ from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.keeper import Keeper
 from sparsemlp.mask_options import mask_schedule
-from sparsemlp.parallel import replicate
+from sparsemlp.parallel import own_copy, replicate
 from sparsemlp.pictures import draw
 from sparsemlp.plan import mask_shapes
+from sparsemlp.processes import shared
 from sparsemlp.program import (
     build_program,
     data_digest,
@@ -138,13 +139,13 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
 
     def save_first(self, state: TrainState) -> None:
         """Saves the state before the first step."""
-        self.checkpoints.save(0, state, self._metadata(0.0))
+        self.checkpoints.save(0, own_copy(state), self._metadata(0.0))
 
     def begin(self, step: int) -> None:
         """Opens what grows with the run, which begins or goes on at `step`."""
         if self.settings.tensorboard:
             self._board = TensorBoard(self.folder.tensorboard, step)
-        counting = (r for r in self.history.read() if self._counts(r["epoch"] - 1))
+        counting = (r for r in shared(self.history.read) if self._counts(r["epoch"] - 1))
         self._best = max((float(record["test_top1"]) for record in counting), default=-1.0)
 
     def finish_epoch(
@@ -212,7 +213,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
           now: whether to save whatever the time.
         """
         score, self._score = self._score, None
-        self._keeper.offer(step, state, self._metadata(seconds), score, now=now)
+        self._keeper.offer(step, own_copy(state), self._metadata(seconds), score, now=now)
 
     def save_waiting(self) -> None:
         """Saves the best epoch since the last save, if there is one."""

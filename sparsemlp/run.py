@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+from functools import partial
 
 from sparsemlp.budgets import global_ratios, with_ratios
 from sparsemlp.data import ImageDataset
 from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record, write_json
+from sparsemlp.follower import Follower
 from sparsemlp.interruption import Interruption
-from sparsemlp.parallel import replicate
+from sparsemlp.parallel import own_copy, replicate_first
+from sparsemlp.processes import agree, is_first, require_alike, shared
 from sparsemlp.program import mask_density
 from sparsemlp.progress import Reporter
 from sparsemlp.recorder import Recorder
@@ -55,7 +58,8 @@ class Run:
         self.settings = settings
         self.dataset = dataset
         self.folder = folder
-        self._recorder = Recorder(settings, dataset, folder, title)
+        recorder_of = Recorder if is_first() else Follower
+        self._recorder = recorder_of(settings, dataset, folder, title)
         self.parameters = self._recorder.parameters
         self.density = self._recorder.density
         self.trainer = _trainer(self._recorder)
@@ -97,7 +101,7 @@ class Run:
                 step += n_steps
                 if not healthy and not self.settings.allow_nan:
                     recorder.save_waiting()
-                    raise NotFiniteError(recorder.not_finite(epoch, step))
+                    raise NotFiniteError(shared(partial(recorder.not_finite, epoch, step)))
                 self._report(reporter, state, epoch, step)
                 if step % trainer.steps_per_epoch == 0:
                     reporter.waiting("evaluating")
@@ -114,23 +118,30 @@ class Run:
                         more=trainer.measures(),
                     )
                     reporter.epoch(record)
-                last = step == total_steps or interruption.signal is not None
+                _, signal = agree(0, interruption.signal)
+                last = step == total_steps or signal is not None
                 recorder.offer(step, state, trainer.seconds, now=last)
-                if interruption.signal is not None:
+                if signal is not None:
+                    interruption.signal = signal
                     break
-            return recorder.end(step, state)
+            return shared(lambda: recorder.end(step, state))
 
     def _start(self, *, resume: bool) -> tuple[TrainState, int]:
         """The state to begin with, saved already, and its step; then says what the run is."""
-        restored = self._recorder.restore() if resume else None
-        self._recorder.describe()
-        if restored is None:
-            program = self._recorder.program
-            state = replicate(initial_state(program), program.mesh)
-            self._recorder.save_first(state)
+        recorder = self._recorder
+        require_alike({"the checksum of the data": recorder.digest})
+        restored = recorder.restore() if resume else None
+        recorder.describe()
+        found = None if restored is None else (restored.step, restored.metadata["seconds"])
+        begun = shared(lambda: found)
+        own = initial_state(recorder.program) if restored is None else restored.state
+        state = replicate_first(own, recorder.program.mesh)
+        if begun is None:
+            recorder.save_first(state)
             return state, 0
-        self.trainer.seconds = float(restored.metadata["seconds"])
-        return replicate(restored.state, self._recorder.program.mesh), restored.step
+        step, seconds = begun
+        self.trainer.seconds = float(seconds)
+        return state, step
 
     def _phase(self, epoch: int) -> Phase:
         """What is masked in an epoch, from 0; a function of the settings and the records."""
@@ -148,22 +159,27 @@ class Run:
 
     def _fix_budget(self, state: TrainState, step: int) -> None:
         """Shares out the kept blocks among the layers, once, when masking starts."""
-        recorder, saved = self._recorder, self.folder.budget
+        recorder = self._recorder
         program = recorder.program
-        if saved.is_file():
-            ratios: dict[str, float] = json.loads(saved.read_text())
-        elif step > recorder.schedule.start * recorder.steps_per_epoch:
-            raise InputError(
-                f"{saved} is lost, which says how many blocks each layer keeps: restore the file, "
-                "or start anew with --out"
-            )
-        else:
-            ratios = global_ratios(state.params, program.model.plan)
-            write_json(saved, ratios)
+        ratios = shared(lambda: self._ratios(state, step))
         plan = with_ratios(recorder.shapes.params, program.model.plan, ratios)
         recorder.use(dataclasses.replace(program, model=program.model.clone(plan=plan)))
         self.trainer.use(recorder.program)
         self.density, self._shared_out = recorder.density, True
+
+    def _ratios(self, state: TrainState, step: int) -> dict[str, float]:
+        """The ratio of each layer as `budget.json` says, which the first masked step writes."""
+        recorder, saved = self._recorder, self.folder.budget
+        if saved.is_file():
+            return json.loads(saved.read_text())
+        if step > recorder.schedule.start * recorder.steps_per_epoch:
+            raise InputError(
+                f"{saved} is lost, which says how many blocks each layer keeps: restore the file, "
+                "or start anew with --out"
+            )
+        ratios = global_ratios(own_copy(state.params), recorder.program.model.plan)
+        write_json(saved, ratios)
+        return ratios
 
     def _report(self, reporter: Reporter, state: TrainState, epoch: int, step: int) -> None:
         images = int(state.totals["images"])

@@ -219,4 +219,4 @@ def train_batch(
     """
     batch = split((images[:n_images], labels[:n_images]), usable(program.mesh, n_images))
     state = join(train_step(program, state, *batch, masked=masked), program.mesh)
-    return state, is_healthy(state)
+    return state, join(is_healthy(state), program.mesh)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.parallel import replicate
+from sparsemlp.processes import agree
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState, epoch_order
 from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_steps
@@ -101,10 +102,11 @@ class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
         return self._batch_size if position < self._n_whole else self._rest
 
     def _n_steps(self, position: int, seconds: float) -> int:
-        """How many steps of the same size take about so long, at least one."""
+        """How many steps of the same size take about so long, at least one; agreed on by all."""
         left = self._n_whole - position if position < self._n_whole else 1
         wanted = int(seconds / self._seconds_per_step) if self._seconds_per_step else 1
-        return max(1, min(wanted, left))
+        n_steps, _ = agree(max(1, min(wanted, left)), None)
+        return n_steps
 
     def _took(self, seconds: float, n_steps: int, size: int) -> None:
         """Notes how long so many steps took."""
@@ -145,7 +147,8 @@ class Trainer(PhasedTrainer):
         if self._order is None or self._order[0] != epoch:
             images = len(self._labels)
             self._order = epoch, self._placed(self._order_of(jnp.int32(epoch), images))
-        start, count = jnp.int32(position * self._batch_size), jnp.int32(n_steps)
+        start = self._placed(jnp.int32(position * self._batch_size))
+        count = self._placed(jnp.int32(n_steps))
         arguments = (state, self._images, self._labels, self._order[1], start, count)
         program = self._compiled.get((size, phase))
         if program is None:
@@ -190,7 +193,8 @@ class Trainer(PhasedTrainer):
         return program(*arguments)
 
     def _placed(self, array: Any) -> jax.Array:
-        return replicate(jnp.asarray(array), self._program.mesh)
+        mesh = self._program.mesh
+        return jnp.asarray(array) if mesh is None else replicate(array, mesh)
 
     def _batches(self, images: np.ndarray, labels: np.ndarray) -> tuple[jax.Array, jax.Array]:
         size = min(_EVALUATION_BATCH, len(labels))

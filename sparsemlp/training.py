@@ -201,7 +201,7 @@ def many_steps(
         return train_step(program, state, *batch, masked=masked, masks_of=masks_of)
 
     state = join(jax.lax.fori_loop(0, n_steps, body, state), program.mesh)
-    return state, is_healthy(state)
+    return state, join(is_healthy(state), program.mesh)
 
 
 def is_healthy(state: TrainState) -> Bool[Array, ""]:
@@ -274,7 +274,7 @@ def count_correct(
         )
         for path, mask in found.items()
     ]
-    return Evaluation(
+    evaluation = Evaluation(
         top1=jnp.sum(top1),
         top5=jnp.sum(top5),
         loss=jnp.sum(loss),
@@ -285,6 +285,7 @@ def count_correct(
             for path, n in block_counts(params, program.model.plan).items()
         },
     )
+    return join(evaluation, program.mesh)
 
 
 evaluate = jax.jit(count_correct, static_argnums=0, static_argnames=("masked", "masks_of"))
