@@ -46,6 +46,10 @@ def dense_mask(
     return tiles.reshape(kernel_shape)
 
 
+_FEW_PAIRS = 2**20
+"""Comparisons that are made at once; where there are more, a binary search makes fewer."""
+
+
 class BlockLists(NamedTuple):
     """The kept blocks of each row of a block grid, or of each column; a line is either.
 
@@ -88,9 +92,24 @@ def list_columns(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> BlockLi
 
 
 def _lists(line: Array, across: Array, place: Array, n_lines: int) -> BlockLists:
-    start = jnp.searchsorted(line, jnp.arange(n_lines + 1, dtype=line.dtype)).astype(jnp.int32)
+    start = insertion_points(line, jnp.arange(n_lines + 1, dtype=line.dtype))
     order = jnp.argsort(start[:-1] - start[1:], stable=True).astype(jnp.int32)
     return BlockLists(start, across.astype(jnp.int32), place, order)
+
+
+def insertion_points(
+    ascending: Int[Array, " n"],
+    values: Int[Array, " m"],
+    side: Literal["left", "right"] = "left",
+) -> Int[Array, " m"]:
+    """Where values belong in an ascending array, int32, as `jnp.searchsorted` says.
+
+    All pairs are compared at once where they are few. A binary search is a loop, and on a GPU each
+    of its turns is a kernel launch of its own, longer than all comparisons of a layer's blocks.
+    """
+    few = ascending.size * values.size <= _FEW_PAIRS
+    method = "compare_all" if few else "scan"
+    return jnp.searchsorted(ascending, values, side=side, method=method).astype(jnp.int32)
 
 
 def take_blocks(

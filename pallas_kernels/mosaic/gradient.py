@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import SparseLayer
-from pallas_kernels.layout import list_columns, spread_blocks
+from pallas_kernels.layout import insertion_points, list_columns, spread_blocks
 from pallas_kernels.mosaic import launch
 
 ROWS = 64
@@ -63,7 +63,7 @@ def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) 
     lengths = lists.start[1:] - lists.start[:-1]
     ends = jnp.cumsum(-(-lengths // n_together))
     index = jnp.arange(n_groups)
-    column = jnp.searchsorted(ends, index, side="right")
+    column = insertion_points(ends, index, side="right")
     exists = column < n_columns
     column = jnp.minimum(column, n_columns - 1)
     before = jnp.concatenate([jnp.zeros(1, ends.dtype), ends])

@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import SparseLayer
-from pallas_kernels.layout import BlockLists, list_columns, list_rows
+from pallas_kernels.layout import BlockLists, insertion_points, list_columns, list_rows
 from pallas_kernels.mosaic import launch
 
 ROWS = 64
@@ -171,11 +171,11 @@ def multiply(
 def piece_starts(lists: BlockLists, tiles: Tiles, n_blocks: int) -> Int[Array, " starts"]:
     """Where the entries of each piece of each line begin, `[lines * (pieces + 1)]`, flattened."""
     n_lines = lists.order.size
-    line = jnp.searchsorted(lists.start, jnp.arange(lists.across.size), side="right") - 1
+    line = insertion_points(lists.start, jnp.arange(lists.across.size), side="right") - 1
     place = line * n_blocks + lists.across
     firsts = jnp.minimum(jnp.arange(tiles.pieces + 1) * tiles.blocks, n_blocks)
     wanted = jnp.arange(n_lines)[:, None] * n_blocks + firsts
-    return jnp.searchsorted(place, wanted.reshape(-1)).astype(jnp.int32)
+    return insertion_points(place, wanted.reshape(-1))
 
 
 def _kernel(

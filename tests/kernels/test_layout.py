@@ -7,6 +7,7 @@ import pytest
 
 from pallas_kernels.layout import (
     dense_mask,
+    insertion_points,
     kept_grid,
     list_columns,
     list_rows,
@@ -87,6 +88,25 @@ def test_lists_name_every_kept_block_once_line_by_line(ids, by):
         lengths = np.diff(start)[order]
         assert list(lengths) == sorted(lengths, reverse=True)
         np.testing.assert_array_equal(np.sort(order), np.arange(n_lines))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("n_values", [7, 3000])
+def test_insertion_points_are_those_of_numpy_however_many_there_are(side, n_values):
+    rng = np.random.default_rng(0)
+    ascending = np.sort(rng.integers(0, 500, 1000)).astype(np.int32)
+    values = rng.integers(-2, 510, n_values).astype(np.int32)
+    found = insertion_points(jnp.asarray(ascending), jnp.asarray(values), side)
+    np.testing.assert_array_equal(found, np.searchsorted(ascending, values, side))
+    assert found.dtype == jnp.int32
+
+
+@pytest.mark.parametrize("listed", [list_rows, list_columns])
+def test_the_lists_of_a_layer_need_no_loop(listed):
+    """384x1536 in blocks of 16x16 at 0.5; a loop is a row of kernel launches on a GPU."""
+    kept = jax.ShapeDtypeStruct((24 * 96 // 2,), jnp.int32)
+    text = jax.jit(lambda ids: listed(ids, (24, 96))).lower(kept).as_text()
+    assert "stablehlo.while" not in text
 
 
 def test_lists_of_a_full_and_of_a_single_row_have_empty_lines_where_nothing_is_kept():
