@@ -7,12 +7,13 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
+from memory_options import mib, print_options
 from residuals import KINDS, Loss, Residual, layer_kind, residuals
 from rich.console import Console
 from rich.table import Table
@@ -46,7 +47,7 @@ _WINDOW = (2, 2)
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """The memory of loss and gradients: dense, with each rule, and with jax.checkpoint."""
+    """The memory of a training step: dense, with each rule, and with the options that save some."""
 
     model: str = "resmlp_cifar10"
     """resmlp_cifar10, resmlp_imagenet, resmlp_s24 or resnet9. resmlp_s24 has 196 tokens: its token
@@ -57,6 +58,9 @@ class Memory:
     """Blocks of activations, ROWSxCOLS: rows over the flattened batch, columns over features."""
     ratio: tuple[float, ...] = (0.5, 0.8)
     """Fractions of blocks of activations to drop, in (0, 1)."""
+    show: Literal["all", "rules", "options"] = "all"
+    """The tables: the rules for activations, gradients and weights; the training program's options
+    --remat, --accumulate, --ema and --precision; or both."""
     layers: bool = False
     """Also say what each kind of layer keeps, of which kind."""
 
@@ -78,7 +82,7 @@ class Row(NamedTuple):
 
 
 def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
-    """The memory of loss and gradients, dense and with the rules for activations."""
+    """The memory of a training step, dense, with the rules and with the options that save some."""
     # This process must leave a GPU's memory to those that measure its allocator.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if options.model not in _MODELS:
@@ -89,6 +93,10 @@ def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
         if batch < 1:
             raise InputError(f"--batch-size={batch} is no number of images: at least 1")
     for batch in options.batch_size:
+        if options.show != "rules":
+            print_options(options.model, _MODELS[options.model], batch)
+        if options.show == "options":
+            continue
         rows: dict[str, Row] = {}
         kept: dict[str, list[Residual]] = {}
         for name, variant in variants(options).items():
@@ -213,10 +221,3 @@ def print_layers(kept: Mapping[str, Sequence[Residual]]) -> None:
         for layer in dict.fromkeys(layer for layer, _ in sums):
             table.add_row(layer, *(mib(sums[layer, kind]) for kind in kinds))
         Console().print(table)
-
-
-def mib(n_bytes: int) -> str:
-    """A size in MiB, with so many digits that small ones show."""
-    if not n_bytes:
-        return "-"
-    return f"{n_bytes / 2**20:.1f}" if n_bytes >= 2**19 else f"{n_bytes / 2**20:.3f}"

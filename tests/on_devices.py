@@ -1,9 +1,9 @@
 """Trains the tiny model on one device and on all, in a process of its own, and prints the losses.
 
-    JAX_NUM_CPU_DEVICES=4 python tests/on_devices.py ENGINE BACKWARD
+    JAX_NUM_CPU_DEVICES=4 python tests/on_devices.py ENGINE BACKWARD PARTS
 
 prints a JSON object: the number of devices and, for one device and for all, the loss of each of 20
-steps and a digest of the masks after them.
+steps and a digest of the masks after them. All devices compute their images in PARTS, one at once.
 """
 
 import dataclasses
@@ -26,10 +26,16 @@ from sparsemlp.trainer import Trainer
 N_STEPS = 20
 
 
-def losses(devices: int, engine: str, backward: str) -> dict[str, Any]:
+def losses(devices: int, engine: str, backward: str, parts: int = 1) -> dict[str, Any]:
     """The loss of every step, and the ids of the kept blocks at the end."""
     settings = tiny.settings(
-        devices=devices, engine=engine, backward=backward, drop_path=0.2, lr=1e-3, depth=2
+        devices=devices,
+        engine=engine,
+        backward=backward,
+        drop_path=0.2,
+        lr=1e-3,
+        depth=2,
+        accumulate=parts,
     )
     data = tiny.dataset()
     program = build_program(settings, data)
@@ -50,12 +56,13 @@ def losses(devices: int, engine: str, backward: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     n_devices = len(jax.devices())
+    chosen_engine, chosen_backward, n_parts = sys.argv[1:]
     print(
         json.dumps(
             {
                 "devices": n_devices,
-                "one": losses(1, *sys.argv[1:]),
-                "all": losses(n_devices, *sys.argv[1:]),
+                "one": losses(1, chosen_engine, chosen_backward),
+                "all": losses(n_devices, chosen_engine, chosen_backward, int(n_parts)),
             }
         )
     )

@@ -16,7 +16,7 @@ def test_the_average_is_its_recurrence(decay):
     stats = [{"mean": np.float32(rng.normal(size=3))} for _ in range(4)]
     average = initial_average(values[0], stats[0], decay)
     expected = np.float64(values[0]["w"]), np.float64(stats[0]["mean"])
-    move = jax.jit(lambda *a: move_average(*a[:3], decay, a[3]))
+    move = jax.jit(lambda average, new, stats, t: move_average(average, new, stats, decay, t))
     for step in range(3):
         average = move(average, values[step + 1], stats[step + 1], jnp.int32(step))
         own = min(decay, (1 + step) / (10 + step))

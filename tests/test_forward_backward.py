@@ -56,17 +56,23 @@ DRAWING: dict[str, Any] = {
     "drop_path": 0.4,
     "gradient": "1:2",
     "gradient_method": "random",
-    "depth": 2,
 }
 """Everything that draws at random in a forward and backward pass."""
 
 
 @functools.cache
+def start() -> tuple[Program, Any]:
+    """A program that draws, and its first parameters."""
+    program = build_program(tiny.settings(**DRAWING), tiny.dataset())
+    return program, initial_state(program).params
+
+
+@functools.cache
 def drawing(*, remat: bool = False, at_once: int | None = None) -> tuple[Any, Any]:
     """Loss, logits and gradients of 7 images, by a model that draws; and those of another key."""
-    program = build_program(tiny.settings(**DRAWING, remat=remat), tiny.dataset())
-    program = dataclasses.replace(program, at_once=at_once)
-    params = initial_state(program).params
+    program, params = start()
+    model: Any = program.model
+    program = dataclasses.replace(program, model=model.clone(remat=remat), at_once=at_once)
     masks = select_masks(params, program.model.plan)
     rng = np.random.default_rng(0)
     inputs = jnp.float32(rng.normal(size=(7, 8, 8, 3)))
@@ -93,7 +99,7 @@ def differences(found: Any, expected: Any) -> list[float]:
 def test_computing_again_or_in_parts_changes_no_number_drawn_at_random(changes: dict[str, Any]):
     """7 images make parts of 4 and of 2, the last of which is filled up."""
     found, expected = drawing(**changes)[0], drawing()[0]
-    # Sums of at most 64 terms, about ten layers deep, in another order.
+    # Sums of at most 64 terms, about ten operations deep, in another order.
     assert max(differences(found, expected)) < 10 * 64 * np.finfo(np.float32).eps
     # Another draw is far from it, so the numbers above are drawn alike.
     assert max(differences(drawing()[1], expected)) > 0.01

@@ -40,7 +40,7 @@ def test_parts_of_a_batch_are_not_for_a_model_with_batch_statistics():
         resolve(Config(model="resnet9", accumulate=2), "cifar10")
 
 
-@pytest.mark.parametrize("ema", [0, 0.0, 0.5, 0.9999])
+@pytest.mark.parametrize("ema", [0.0, 0.5, 0.9999])
 def test_a_decay_below_one_is_taken(ema):
     check_ranges(dataclasses.replace(VALID, ema=ema))
 

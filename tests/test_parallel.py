@@ -19,22 +19,26 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("engine", "backward"),
+    ("engine", "backward", "parts"),
     [
-        ("cpu", "masked"),
-        pytest.param("reference", "straight_through", marks=pytest.mark.slow),
-        pytest.param("reference", "masked", marks=pytest.mark.slow),
+        ("cpu", "masked", 1),
+        pytest.param("cpu", "masked", 2, marks=pytest.mark.slow),
+        pytest.param("reference", "straight_through", 2, marks=pytest.mark.slow),
+        pytest.param("reference", "masked", 1, marks=pytest.mark.slow),
     ],
 )
-def test_four_devices_give_the_losses_of_one_over_20_steps(engine, backward):
-    """The last batch of an epoch, 4 of 44 images, is shared out as well; masks are the same."""
+def test_four_devices_give_the_losses_of_one_over_20_steps(engine, backward, parts):
+    """The last batch of an epoch, 4 of 44 images, is shared out as well; masks are the same.
+
+    So it is if each device computes its images in parts, one after another.
+    """
     environment = os.environ | {
         "JAX_NUM_CPU_DEVICES": "4",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]),
     }
     done = subprocess.run(
-        [sys.executable, HERE / "on_devices.py", engine, backward],
+        [sys.executable, HERE / "on_devices.py", engine, backward, str(parts)],
         capture_output=True,
         text=True,
         env=environment,

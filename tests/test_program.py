@@ -62,12 +62,15 @@ def test_density_is_the_share_of_weights_in_kept_blocks(block, ratio, kept_weigh
 
 
 def test_the_settings_reach_the_model():
-    settings = tiny.settings(precision="bfloat16", drop_path=0.25, dim=16, depth=2)
+    settings = tiny.settings(
+        precision="bfloat16", drop_path=0.25, dim=16, depth=2, remat=True, ema=0.99, accumulate=3
+    )
     program = build_program(settings, tiny.dataset())
     model = program.model
     found = (model.image_size, model.dim, model.depth, model.expansion, model.drop_path)
     assert found == (8, 16, 2, 2, 0.25)
     assert np.dtype(model.dtype).name == "bfloat16"
+    assert (model.remat, program.ema, program.at_once) == (True, 0.99, 3)
     params = jax.eval_shape(lambda: initial_state(program)).params
     assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"float32"}
 
@@ -76,6 +79,11 @@ def test_the_settings_reach_the_model():
     ("chosen", "message"),
     [
         ({"batch_size": 45}, "--batch-size=45 is larger than the 44 training images of tiny.npz"),
+        ({"accumulate": 9}, "--accumulate=9 is more than the 8 images of a step: choose at most 8"),
+        (
+            {"activation": "32x4:0.5", "accumulate": 8, "batch_size": 40},
+            "with a batch of 40 images, 5 of them at once: activation block 32x4",
+        ),
         ({"block": "3x4"}, "block 3x4 does not divide block_0/X"),
         ({"block": "2x32"}, "block 2x32 does not divide block_0/X"),
         ({"patch_size": 3}, "patch size 3 does not divide the image 8x8"),
@@ -86,6 +94,11 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(chosen, message):
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         build_program(tiny.settings(**chosen), tiny.dataset())
     assert "\n" not in str(caught.value)
+
+
+def test_resnet9_can_compute_again_what_is_between_its_convolutions():
+    config = Config(model="resnet9", remat=True, width=4, batch_size=8)
+    assert build_program(resolve(config, "cifar10"), like_cifar10()).model.remat
 
 
 def test_a_block_that_does_not_divide_names_layer_side_and_a_way_out():

@@ -227,6 +227,27 @@ def test_a_signal_stops_at_the_next_step_and_a_resumed_run_ends_the_same(
     tiny.assert_same_outcome(out, finished)
 
 
+def test_a_run_with_an_average_and_parts_resumes_bit_for_bit(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Three parts of 8 images, two of the 4 of the last batch; interrupted in the epoch."""
+    options: dict[str, Any] = {"ema": 0.9, "accumulate": 3, "drop_path": 0.3}
+    options |= {"epochs": 1, "mask_start_epoch": 0}
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert tiny.start(data, whole, "--remat", **options) == 0
+    with monkeypatch.context() as patch:
+        tiny.at_step(patch, 3, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out, "--remat", **options) == 143
+    assert tiny.resume(out) == 0
+    tiny.assert_same_outcome(out, whole)
+    state = tiny.last_state(out).state
+    assert norm_of(state.average["params"]) != norm_of(state.params)
+
+
+def norm_of(tree: Any) -> float:
+    return float(sum(np.square(np.asarray(leaf)).sum() for leaf in jax.tree.leaves(tree)))
+
+
 def copy(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "copy"))
 

@@ -15,7 +15,7 @@ from sparsemlp.program import build_program
 from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.train_state import Program, TrainState, epoch_order, initial_state, no_totals
 from sparsemlp.trainer import Trainer
-from sparsemlp.training import evaluate, evaluation_batches
+from sparsemlp.training import Evaluation, evaluate, evaluation_batches
 
 compilation_cache = tiny.compilation_cache
 FOREVER = 1e9
@@ -187,3 +187,21 @@ def test_a_state_that_is_not_finite_is_told(program, trainer):
         dataclasses.replace(state, totals=totals), 0, 0, seconds=0.0, phase=MASKED
     )
     assert (n_steps, healthy) == (1, False)
+
+
+def test_test_set_and_held_out_images_are_judged_by_the_average(monkeypatch):
+    program = build_program(tiny.settings(ema=0.9), tiny.dataset())
+    seen = []
+
+    def evaluated(program: Program, params: Any, *_: Any, **__: Any) -> Any:
+        seen.append(params)
+        return Evaluation(top1=0, top5=0, loss=1.0, dropped_norm=0.0, kept={})
+
+    monkeypatch.setattr("sparsemlp.trainer.evaluate", evaluated)
+    data = tiny.dataset()
+    held_out = data.test_images[:4], data.test_labels[:4]
+    trainer = Trainer(program, data, tiny.BATCH, held_out)
+    state = initial_state(program)
+    trainer.evaluate(state, MASKED)
+    assert trainer.validate(state, MASKED) == 0.25
+    assert [params is state.average["params"] for params in seen] == [True, True]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -365,3 +366,50 @@ def test_bfloat16_keeps_float32_parameters_and_stays_near(plain: Program):
     # Eight bits of mantissa, a few roundings deep.
     assert float(state.totals["loss"]) == pytest.approx(float(wide.totals["loss"]), rel=8 * 2**-8)
     assert float(state.totals["loss"]) != float(wide.totals["loss"])
+
+
+def test_the_average_follows_the_parameters_of_each_step_and_has_masks_of_its_own():
+    program = built(ema=0.3)
+    state = initial_state(program)
+    average = {path: kernel(state.params, path) for path in PATHS}
+    tiny.assert_same_bits(state.average["params"], state.params)
+    for step in range(3):
+        state, _ = run(program, state, 1, start=step)
+        decay = min(0.3, (1 + step) / (10 + step))
+        for path in PATHS:
+            average[path] = decay * average[path] + (1 - decay) * kernel(state.params, path)
+    # Four roundings a step of weights below 1.
+    tolerance = 3 * 4 * np.finfo(np.float32).eps
+    for path in PATHS:
+        found = kernel(state.average["params"], path)
+        np.testing.assert_allclose(found, average[path], rtol=0, atol=tolerance)
+    found = evaluate(program, *state.evaluated, {}, *batches(), masked=True)
+    for path in PATHS:
+        kept = kept_by_hand(kernel(state.average["params"], path))
+        np.testing.assert_array_equal(found.kept[path], kept.reshape(-1))
+
+
+def test_bfloat16_is_the_dtype_of_the_products_and_of_nothing_that_is_kept_between_steps():
+    """Parameters, moments, average, loss and logits are float32; what is multiplied is not."""
+    program = built(precision="bfloat16", ema=0.9, engine="reference", **tiny.PLAIN)
+    state = jax.eval_shape(lambda: initial_state(program))
+    floats = {leaf.dtype.name for leaf in jax.tree.leaves(state) if leaf.dtype.kind == "f"}
+    assert floats == {"float32"}
+
+    def forward(params: Any, images: Any) -> Any:
+        return program.model.apply({"params": params}, images)
+
+    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+    traced = jax.make_jaxpr(forward)(state.params, images)
+    assert traced.out_avals[0].dtype == jnp.float32
+    operands = set(product_dtypes(traced.jaxpr))
+    assert operands == {"bfloat16"}
+
+
+def product_dtypes(jaxpr: Any) -> Iterator[str]:
+    """The dtypes of the operands of all products in a traced program."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield from (str(operand.aval.dtype) for operand in equation.invars)
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            yield from product_dtypes(inner)

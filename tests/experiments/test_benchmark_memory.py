@@ -61,7 +61,7 @@ def test_every_variant_has_a_row_with_both_numbers(monkeypatch, capsys):
         return ResMLP(dim=32, depth=1, **changes)
 
     monkeypatch.setitem(benchmark_memory._MODELS, "resmlp_cifar10", small)
-    measure_memory(Memory(batch_size=(2,), ratio=(0.8,), layers=True))
+    measure_memory(Memory(batch_size=(2,), ratio=(0.8,), layers=True, show="rules"))
     text = capsys.readouterr().out
     for name in ("XChannel/second", "by rules", "ids"):
         assert name in text
