@@ -77,7 +77,10 @@ DEVICES: Mapping[str, Device] = {
 """By name. Tensor cores in `tf32` and `bfloat16`, none in `float32`."""
 
 _NVLINK_HOP, _NETWORK_HOP = 3.4e-6, 14e-6
-"""What NCCL 2.19 to 2.27 reckon with for a hop of a ring, protocol Simple (src/graph/tuning.cc)."""
+"""What NCCL's cost model reckons with for a hop of a ring, protocol Simple (src/graph/tuning.cc).
+
+That is the protocol of large messages; for small ones NCCL has others with shorter hops.
+"""
 
 LINKS: Mapping[str, Link] = {
     "nvlink3": Link(300e9, _NVLINK_HOP, "NVLink 3, A100 data sheet: 600 GB/s in both directions"),

@@ -2,9 +2,14 @@
 
 Data parallelism as in `parallel`: every device has all parameters and its part of the batch, and
 the gradients are summed over all devices. Two ends are offered. Overlapped, the three go on at the
-same time and the longest is the step: no program is faster on the stated hardware. One after
-another, they add up. Parts of a step that are no products (elementwise work in registers, the
-input pipeline, launches) cost nothing here, and memory is as large as it has to be.
+same time and the longest is the step. One after another, they add up. A program that reaches the
+stated rates lies between: products overlap with their own memory traffic, while `exchange` sums the
+gradients once all of them are there, and the optimizer waits for the sums. Ratios of two steps are
+not bounded by those of their ends.
+
+Left out are elementwise work, launches, the input pipeline, the memory traffic of the exchange
+itself and of casts between dtypes; and that a batch may not fit a device, which then takes it in
+parts and exchanges once.
 """
 
 import dataclasses
