@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import tyro
-from costs import MODELS as PRESETS
+from model_shapes import MODELS as PRESETS
 from rich.console import Console
 from rich.table import Table
 

@@ -14,28 +14,32 @@ memory_movement_corrected.csv    the same with the activations of all tokens, no
 dense and as the string says. Nothing is trained or measured, unless --measured asks for it: on an
 NVIDIA GPU with Nsight Compute or NVML that adds measured_traffic.csv (GB), measured_cache_hits.csv
 and measured_energy.csv (joules), of whole training steps.
+
+    python experiments/costs.py scaling --out=scaling/
+
+is the time of a training step on 1 to 1024 devices, on paper: a table and a picture of where block
+sparsity pays (`--help` after `scaling` lists its options).
 """
 
-import csv
 import dataclasses
-import io
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import tyro
+from csv_tables import write_csv
 from measured_costs import measured_tables
+from model_shapes import check_blocks, masked_kinds, model_shapes
 from rich.console import Console
 from rich.table import Table
+from scaling_costs import Scaling, write_scaling
 
-import sparsemlp
 from sparsemlp import InputError, costs, parse_block, parse_model
-from sparsemlp.blocks import Block, check_ratio, divides, format_block, why_indivisible
+from sparsemlp.blocks import Block, check_ratio, format_block
 from sparsemlp.costs import KINDS, Masking, Run, Shapes
 from sparsemlp.errors import SaveError
-from sparsemlp.files import write_whole
 from sparsemlp.plan import Plan, masking_for
 
 SIDES = (2, 4, 8, 16, 32, 64)
@@ -47,18 +51,6 @@ THESIS_BLOCKS = (
 )
 """The 19 blocks of the thesis' grid."""
 THESIS_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
-MODELS = {
-    model.__name__: model
-    for model in (
-        sparsemlp.resmlp_cifar10,
-        sparsemlp.resmlp_imagenet,
-        sparsemlp.resmlp_s12,
-        sparsemlp.resmlp_s24,
-        sparsemlp.resmlp_s36,
-        sparsemlp.resmlp_b24,
-    )
-}
 
 QUANTITIES: dict[str, tuple[Callable[[Shapes, Masking, Run], float], str]] = {
     "loaded_elements": (costs.loaded_elements, "weights"),
@@ -112,26 +104,13 @@ def count_costs(options: Costs) -> None:
     if options.measured and options.config is not None:
         raise InputError("--measured measures the grid: leave out --config")
     depth, plan = (None, None) if options.config is None else parse_model(options.config)
-    shapes, run = _shapes(options, depth), _run(options)
+    shapes = model_shapes(options.model, depth, options.image_size)
+    run = _run(options)
     if plan is None:
         _write_grid(options, shapes, run)
     else:
         _write_config(options, shapes, run, plan)
     print(f"tables in {options.out}")
-
-
-def _shapes(options: Costs, depth: int | None) -> Shapes:
-    if options.model not in MODELS:
-        raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(MODELS)}")
-    chosen = {"depth": depth, "image_size": options.image_size}
-    model = MODELS[options.model](**{k: v for k, v in chosen.items() if v is not None})
-    shapes = Shapes(*(getattr(model, field.name) for field in dataclasses.fields(Shapes)))
-    if shapes.image_size < 1 or shapes.image_size % shapes.patch_size:
-        raise InputError(
-            f"--image-size={shapes.image_size} is no multiple of the {shapes.patch_size} pixels of "
-            f"a patch of {options.model}"
-        )
-    return shapes
 
 
 def _run(options: Costs) -> Run:
@@ -152,38 +131,14 @@ def _run(options: Costs) -> Run:
     return run
 
 
-def _masked_kinds(text: str) -> list[str]:
-    kinds: list[str] = []
-    for word in text.split(","):
-        found = [kind for kind in KINDS if kind == word.strip() or kind[:-1] == word.strip()]
-        if not found:
-            known = "XPatch, XChannel, XChannel1, XChannel2"
-            raise InputError(f"--mask-layers names {word.strip()!r}: choose from {known}")
-        kinds += found
-    return kinds
-
-
-def _check_blocks(blocks: Iterable[Block], kinds: Iterable[str], shapes: Shapes) -> None:
-    """Raises InputError that lists every block that does not divide a layer."""
-    pairs = [(block, kind) for block in blocks for kind in kinds]
-    broken = [
-        why_indivisible(block, shapes.kernel(kind), kind)
-        for block, kind in pairs
-        if not divides(block, shapes.kernel(kind))
-    ]
-    if broken:
-        listed = "\n  ".join(broken)
-        raise InputError(f"choose other --blocks or --mask-layers:\n  {listed}")
-
-
 def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
-    kinds = _masked_kinds(options.mask_layers)
+    kinds = masked_kinds(options.mask_layers)
     blocks = [parse_block(text) for text in options.blocks]
     for ratio in options.ratios:
         check_ratio(ratio)
     if not blocks or not options.ratios:
         raise InputError("--blocks and --ratios must name at least one each")
-    _check_blocks(blocks, kinds, shapes)
+    check_blocks(blocks, kinds, shapes)
     shown = Table(title=f"{options.model}: of the dense model's, at ratio {options.ratios[-1]:g}")
     for heading in ("", "unit", "dense", *(format_block(b) for b in (blocks[0], blocks[-1]))):
         shown.add_column(heading, justify="right" if heading else "left")
@@ -206,7 +161,7 @@ def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
 def _write_table(
     options: Costs, name: str, blocks: Iterable[Block], rows: Iterable[Iterable[float]]
 ) -> None:
-    _write(
+    write_csv(
         options.out / f"{name}.csv",
         ["Block_Size", *(f"{ratio:g}" for ratio in options.ratios)],
         [[format_block(block), *row] for block, row in zip(blocks, rows, strict=True)],
@@ -217,7 +172,7 @@ def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:
     rules = {kind: masking_for(plan, ("block_0", kind, "kernel")) for kind in KINDS}
     masking = {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule is not None}
     for kind, (block, _) in masking.items():
-        _check_blocks([block], [kind], shapes)
+        check_blocks([block], [kind], shapes)
     shown = Table(title=f"{options.config}")
     for heading in ("", "unit", "dense", "masked", "share"):
         shown.add_column(heading, justify="right" if heading else "left")
@@ -226,19 +181,22 @@ def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:
         dense, masked = count(shapes, {}, run), count(shapes, masking, run)
         rows.append([name, unit, dense, masked, masked / dense])
         shown.add_row(name, unit, f"{dense:.6g}", f"{masked:.6g}", f"{masked / dense:.1%}")
-    _write(options.out / "costs.csv", ["quantity", "unit", "dense", "masked", "share"], rows)
+    write_csv(options.out / "costs.csv", ["quantity", "unit", "dense", "masked", "share"], rows)
     Console().print(shown)
 
 
-def _write(path: Path, heading: list[str], rows: list[list[Any]]) -> None:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([heading, *rows])
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+def main(words: Sequence[str]) -> int:
+    """Writes what a command line asks for; the exit code."""
+    try:
+        if words[:1] == ["scaling"]:
+            write_scaling(tyro.cli(Scaling, prog="costs.py scaling", args=words[1:]))
+        else:
+            count_costs(tyro.cli(Costs, description=__doc__, args=words))
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    try:
-        count_costs(tyro.cli(Costs, description=__doc__))
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(main(sys.argv[1:]))

@@ -98,7 +98,7 @@ class Run:
 
 def loaded_elements(shapes: Shapes, masking: Masking, run: Run) -> int:
     """Weights of the layers of `KINDS` that all forward passes load: `k * rows * cols` a layer."""
-    return run.steps * shapes.depth * sum(_kept(shapes, kind, masking) for kind in KINDS)
+    return run.steps * shapes.depth * sum(kept_weights(shapes, kind, masking) for kind in KINDS)
 
 
 def thesis_flops(shapes: Shapes, masking: Masking, run: Run) -> float:
@@ -116,7 +116,7 @@ def training_flops(shapes: Shapes, masking: Masking, run: Run) -> int:
 
     The backward pass is the masked one. The embedding needs no dX. Elementwise work is left out.
     """
-    work = 3 * sum(_kept(shapes, kind, masking) * shapes.positions(kind) for kind in KINDS)
+    work = 3 * sum(kept_weights(shapes, kind, masking) * shapes.positions(kind) for kind in KINDS)
     embedding = shapes.tokens * shapes.patch_features * shapes.dim
     head = shapes.dim * shapes.n_classes
     per_image = shapes.depth * work + 2 * embedding + 3 * head
@@ -151,30 +151,38 @@ def movement_bytes(shapes: Shapes, masking: Masking, run: Run) -> int:
     all where a model is small. Further: the biases of `KINDS` count, and a layer's lines are at
     most its dense ones, since a line that two blocks share is loaded once.
     """
+    activations = run.batch_size * activation_elements(shapes) * run.element_bytes
+    lines = sum(run.lines(size) for size in shapes.unmasked_parameters())
+    for kind in KINDS:
+        weights = weight_lines(shapes, kind, masking, run)
+        lines += shapes.depth * (weights + run.lines(shapes.kernel(kind)[1]))
+    return run.steps * (lines * run.line_bytes + activations)
+
+
+def activation_elements(shapes: Shapes) -> int:
+    """Inputs and outputs of all linear layers for one image, every token counted."""
     tokens, dim, hidden = shapes.tokens, shapes.dim, shapes.expansion * shapes.dim
     block = 2 * tokens * dim + 2 * tokens * (dim + hidden)
     image = shapes.channels * shapes.image_size**2 + tokens * dim
-    activations = image + shapes.depth * block + dim + shapes.n_classes
-    lines = sum(run.lines(size) for size in shapes.unmasked_parameters())
-    for kind in KINDS:
-        touched = _block_lines(shapes, kind, masking, run)
-        weights = min(touched, _dense_lines(shapes, kind, run))
-        lines += shapes.depth * (weights + run.lines(shapes.kernel(kind)[1]))
-    moved = lines * run.line_bytes + run.batch_size * activations * run.element_bytes
-    return run.steps * moved
+    return image + shapes.depth * block + dim + shapes.n_classes
+
+
+def kept_weights(shapes: Shapes, kind: str, masking: Masking) -> int:
+    """Weights of one layer that are kept, `k * rows * cols`."""
+    if kind not in masking:
+        return math.prod(shapes.kernel(kind))
+    return _n_blocks_kept(shapes, kind, masking) * math.prod(masking[kind][0])
+
+
+def weight_lines(shapes: Shapes, kind: str, masking: Masking, run: Run) -> int:
+    """Cache lines of the weights of one layer that are kept, at most the dense ones."""
+    return min(_block_lines(shapes, kind, masking, run), _dense_lines(shapes, kind, run))
 
 
 def _n_blocks_kept(shapes: Shapes, kind: str, masking: Masking) -> int:
     block, ratio = masking[kind]
     down, across = block_grid(shapes.kernel(kind), block, kind)
     return n_kept_blocks(down * across, ratio)
-
-
-def _kept(shapes: Shapes, kind: str, masking: Masking) -> int:
-    """Weights of one layer that are kept."""
-    if kind not in masking:
-        return math.prod(shapes.kernel(kind))
-    return _n_blocks_kept(shapes, kind, masking) * math.prod(masking[kind][0])
 
 
 def _multiply_adds(shapes: Shapes, kind: str) -> int:

@@ -1,0 +1,75 @@
+"""The models that are counted on paper: their sizes, and which of their layers can be masked."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import sparsemlp
+from sparsemlp import InputError
+from sparsemlp.blocks import Block, divides, why_indivisible
+from sparsemlp.costs import KINDS, Shapes
+
+MODELS = {
+    model.__name__: model
+    for model in (
+        sparsemlp.resmlp_cifar10,
+        sparsemlp.resmlp_imagenet,
+        sparsemlp.resmlp_s12,
+        sparsemlp.resmlp_s24,
+        sparsemlp.resmlp_s36,
+        sparsemlp.resmlp_b24,
+    )
+}
+"""Presets by name."""
+
+
+def model_shapes(model: str, depth: int | None = None, image_size: int | None = None) -> Shapes:
+    """The sizes of a preset.
+
+    Args:
+      model: its name.
+      depth: another number of blocks.
+      image_size: another height and width of an image, in pixels.
+
+    Raises:
+      InputError: there is no such preset, or its patches do not divide the image.
+    """
+    if model not in MODELS:
+        raise InputError(f"--model={model} is unknown: choose one of {', '.join(MODELS)}")
+    chosen = {"depth": depth, "image_size": image_size}
+    preset = MODELS[model](**{k: v for k, v in chosen.items() if v is not None})
+    shapes = Shapes(*(getattr(preset, field.name) for field in dataclasses.fields(Shapes)))
+    if shapes.image_size < 1 or shapes.image_size % shapes.patch_size:
+        raise InputError(
+            f"--image-size={shapes.image_size} is no multiple of the {shapes.patch_size} pixels of "
+            f"a patch of {model}"
+        )
+    return shapes
+
+
+def masked_kinds(text: str) -> list[str]:
+    """The layer kinds of `--mask-layers`.
+
+    Raises:
+      InputError: it names a layer that cannot be masked.
+    """
+    kinds: list[str] = []
+    for word in text.split(","):
+        found = [kind for kind in KINDS if kind == word.strip() or kind[:-1] == word.strip()]
+        if not found:
+            known = "XPatch, XChannel, XChannel1, XChannel2"
+            raise InputError(f"--mask-layers names {word.strip()!r}: choose from {known}")
+        kinds += found
+    return kinds
+
+
+def check_blocks(blocks: Iterable[Block], kinds: Iterable[str], shapes: Shapes) -> None:
+    """Raises InputError that lists every block that does not divide a layer."""
+    pairs = [(block, kind) for block in blocks for kind in kinds]
+    broken = [
+        why_indivisible(block, shapes.kernel(kind), kind)
+        for block, kind in pairs
+        if not divides(block, shapes.kernel(kind))
+    ]
+    if broken:
+        listed = "\n  ".join(broken)
+        raise InputError(f"choose other --blocks or --mask-layers:\n  {listed}")

@@ -1,0 +1,147 @@
+"""The options of `costs.py scaling`, and the model and the hardware that they describe."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from model_shapes import check_blocks, masked_kinds, model_shapes
+
+from sparsemlp import InputError, parse_block, parse_model
+from sparsemlp.blocks import check_ratio
+from sparsemlp.costs import KINDS, Masking, Shapes
+from sparsemlp.hardware import DEVICES, LINKS, Device, Link
+from sparsemlp.plan import masking_for
+from sparsemlp.scaling import Cluster
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """The time of a training step on 1 to 1024 devices, on paper: scaling.csv and one picture.
+
+    Step time is the longest of arithmetic, memory traffic and exchange of gradients if they
+    overlap, and their sum if not. Devices and links are data sheets', nothing is measured.
+    """
+
+    out: Path = Path("scaling")
+    """Folder of the table and the picture."""
+    model: str = "resmlp_imagenet"
+    """Preset: resmlp_cifar10, resmlp_imagenet, resmlp_s12, resmlp_s24, resmlp_s36, resmlp_b24."""
+    config: str | None = None
+    """Model string: its depth and its masks, in the place of block, ratio and mask_layers; the
+    backward passes are compared whatever it says."""
+    block: str = "32x32"
+    """Block of the masks, ROWSxCOLS."""
+    ratio: float = 0.8
+    """Fraction of blocks to drop."""
+    mask_layers: str = "XPatch,XChannel"
+    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2)."""
+    image_size: int | None = None
+    """Height and width of an image, in pixels (default: the preset's)."""
+    devices: tuple[int, ...] = tuple(2**n for n in range(11))
+    """Numbers of devices."""
+    batch_size: int = 4096
+    """Images of a step of all devices, for strong scaling."""
+    images_per_device: int = 64
+    """Images of a step of one device, for weak scaling; 64 is the thesis' batch."""
+    device: str = "h100"
+    """A device by its data sheet: a100, h100, h200."""
+    dtype: Literal["float32", "tf32", "bfloat16"] = "bfloat16"
+    """Arithmetic of the products; gradients are exchanged in float32."""
+    peak_flops: float | None = None
+    """FLOP/s of another device, in that arithmetic."""
+    memory_bandwidth: float | None = None
+    """Bytes/s of another device."""
+    devices_per_host: int = 8
+    """Devices of a host."""
+    inside: str = "nvlink4"
+    """Link inside a host: nvlink3, nvlink4, infiniband_hdr, infiniband_ndr."""
+    inside_bandwidth: float | None = None
+    """Bytes/s in one direction of another link inside a host."""
+    inside_latency: float | None = None
+    """Seconds of a hop over it."""
+    between: str = "infiniband_ndr"
+    """Link of each device to other hosts, one of the same."""
+    between_bandwidth: float | None = None
+    """Bytes/s in one direction of another link between hosts."""
+    between_latency: float | None = None
+    """Seconds of a hop over it."""
+    messages: int = 1
+    """All-reduces that the gradients of a step are cut into."""
+    dense_efficiency: float = 1.0
+    """Share of the peak that dense products reach."""
+    masked_efficiency: float = 1.0
+    """Share of the peak that products of kept blocks reach."""
+    memory_efficiency: float = 1.0
+    """Share of the memory bandwidth that is reached."""
+    link_efficiency: float = 1.0
+    """Share of the links' bandwidth that is reached."""
+    line_bytes: int = 128
+    """Bytes of a cache line."""
+    vector: Literal["svg", "pdf"] = "svg"
+    """Format of the vector beside the PNG."""
+
+
+def model_of(options: Scaling) -> tuple[Shapes, Masking]:
+    """The sizes of the model and its masks.
+
+    Raises:
+      InputError: there is no such model, or a mask that does not fit it.
+    """
+    if options.config is None:
+        shapes = model_shapes(options.model, None, options.image_size)
+        check_ratio(options.ratio)
+        block, kinds = parse_block(options.block), masked_kinds(options.mask_layers)
+        masking: Masking = dict.fromkeys(kinds, (block, options.ratio))
+    else:
+        depth, plan = parse_model(options.config)
+        shapes = model_shapes(options.model, depth, options.image_size)
+        rules = {kind: masking_for(plan, ("block_0", kind, "kernel")) for kind in KINDS}
+        masking = {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule}
+        if not masking:
+            raise InputError(f"--config={options.config!r} masks nothing: give a kind a mask")
+    for kind, (block, _) in masking.items():
+        check_blocks([block], [kind], shapes)
+    return shapes, masking
+
+
+def cluster_of(options: Scaling) -> Cluster:
+    """The hosts, devices and links.
+
+    Raises:
+      InputError: a name that is unknown, or a number that cannot be.
+    """
+    published = _published("device", options.device, DEVICES)
+    flops, bandwidth = options.peak_flops, options.memory_bandwidth
+    device = Device(
+        {options.dtype: published.flops[options.dtype] if flops is None else flops},
+        published.memory_bandwidth if bandwidth is None else bandwidth,
+        published.source if flops is None and bandwidth is None else "given",
+    )
+    return Cluster(
+        device,
+        options.dtype,
+        _link("inside", options.inside, options.inside_bandwidth, options.inside_latency),
+        _link("between", options.between, options.between_bandwidth, options.between_latency),
+        options.devices_per_host,
+        options.messages,
+        options.dense_efficiency,
+        options.masked_efficiency,
+        options.memory_efficiency,
+        options.link_efficiency,
+    )
+
+
+def _published[T](what: str, name: str, known: Mapping[str, T]) -> T:
+    if name not in known:
+        raise InputError(f"--{what}={name} is unknown: choose one of {', '.join(known)}")
+    return known[name]
+
+
+def _link(what: str, name: str, bandwidth: float | None, latency: float | None) -> Link:
+    link = _published(what, name, LINKS)
+    return Link(
+        link.bandwidth if bandwidth is None else bandwidth,
+        link.latency if latency is None else latency,
+        link.source if bandwidth is None and latency is None else "given",
+    )
