@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pairwise import every_pair
 
 from sparsemlp import (
     ActivationPooling,
@@ -25,7 +26,6 @@ BATCH, TOKENS, IN, OUT = 2, 6, 8, 12
 MASK = BlockMask(jnp.array([0, 3, 4], jnp.int32), (IN, OUT), (4, 4))
 PRUNING, POOLING = ActivationPruning((2, 2), 0.5), ActivationPooling((2, 2))
 GRADIENT = GradientPruning(2, 4, "rescaled")
-MODES = ["masked", "dense", "straight_through"]
 AXES = pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
 
 
@@ -76,15 +76,14 @@ def kept_activation(x, activation, axis: Any) -> np.ndarray:
     return rows(np.repeat(np.repeat(means, tokens, axis=-2), features, axis=-1), axis)
 
 
-@AXES
-@pytest.mark.parametrize("backward", MODES)
-@pytest.mark.parametrize("masked", [True, False], ids=["mask", "no mask"])
-@pytest.mark.parametrize(
-    ("activation", "gradient"),
-    [*itertools.product([None, PRUNING, POOLING], [None, GRADIENT])][1:],
-    ids=lambda rule: "none" if rule is None else type(rule).__name__,
+@every_pair(
+    axis=(-1, -2),
+    backward=("masked", "dense", "straight_through"),
+    masked=(True, False),
+    rules=tuple(itertools.product((None, PRUNING, POOLING), (None, GRADIENT)))[1:],
 )
-def test_each_product_is_that_of_its_operands(axis, backward, masked, activation, gradient):
+def test_each_product_is_that_of_its_operands(axis, backward, masked, rules):
+    activation, gradient = rules
     x, kernel, bias, dy = operands(axis)
     mask = MASK if masked else None
     found = value_and_gradients(x, kernel, bias, mask, dy, axis, backward, activation, gradient)

@@ -7,22 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pairwise import every_pair
 
 from pallas_kernels import ENGINES
 
 SAMPLES, CHANNELS = 3, 16
 N = SAMPLES * CHANNELS
 
-engines = pytest.mark.parametrize(
-    "engine",
-    [
-        name
-        for name, engine in ENGINES.items()
-        if name == "reference" or "compact_gradient" in vars(type(engine))
-    ],
-)
-"""Each that has its own way; the others inherit one of them."""
-axes = pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
+OWN = [
+    name
+    for name, engine in ENGINES.items()
+    if name == "reference" or "compact_gradient" in vars(type(engine))
+]
+"""Engines that have their own way; the others inherit one of them."""
+engines = pytest.mark.parametrize("engine", OWN)
 
 
 class Problem:
@@ -61,11 +59,13 @@ def gradient(values, ids, dy, engine, n_in, axis):
     return ENGINES[engine].compact_gradient(values, ids, dy, n_in, axis)
 
 
-@engines
-@axes
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("block", [(8, 8), (16, 4), (4, 12), (1, 24), (48, 1), (6, 8)], ids=str)
-@pytest.mark.parametrize("ratio", [0.0, 0.8])
+@every_pair(
+    engine=OWN,
+    axis=(-1, -2),
+    dtype=(jnp.float32, jnp.bfloat16),
+    block=((8, 8), (16, 4), (4, 12), (1, 24), (48, 1), (6, 8)),
+    ratio=(0.0, 0.8),
+)
 def test_dw_is_the_product_of_what_was_kept(engine, axis, dtype, block, ratio):
     problem = Problem(24, 40, block, ratio, dtype)
     found = gradient(

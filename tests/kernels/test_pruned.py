@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pairwise import every_pair
 
 from pallas_kernels import ENGINES, Neighbours
 from pallas_kernels.cpu.engine import MOST_KEPT
@@ -15,17 +16,13 @@ from pallas_kernels.cpu.engine import MOST_KEPT
 F32, BF16 = jnp.float32, jnp.bfloat16
 EPS = np.finfo(np.float32).eps
 
-engines = pytest.mark.parametrize(
-    "engine",
-    [
-        name
-        for name, engine in ENGINES.items()
-        if name == "reference" or "pruned_input_gradient" in vars(type(engine))
-    ],
-)
-"""Each that has its own way; the others inherit one of them."""
-axes = pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
-dtypes = pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16"])
+OWN = [
+    name
+    for name, engine in ENGINES.items()
+    if name == "reference" or "pruned_input_gradient" in vars(type(engine))
+]
+"""Engines that have their own way; the others inherit one of them."""
+engines = pytest.mark.parametrize("engine", OWN)
 
 
 def normal(*shape: int, dtype: Any = F32, seed: int = 0) -> jax.Array:
@@ -70,27 +67,24 @@ def check(engine: str, dy: jax.Array, kernel: jax.Array, kept: Neighbours, axis:
     )
 
 
-@engines
-@axes
-@dtypes
-@pytest.mark.parametrize(
-    "kept",
-    [
+@every_pair(
+    engine=OWN,
+    axis=(-1, -2),
+    dtype=(F32, BF16),
+    kept=(
         *(Neighbours(n, m) for n, m in ((1, 2), (3, 4), (6, 8), (4, 32), (17, 32))),
         *(Neighbours(n, m, rescaled=True) for n, m in ((2, 4), (1, 8), (16, 32))),
-    ],
-    ids=lambda kept: f"{kept.n}:{kept.m}{' rescaled' if kept.rescaled else ''}",
+    ),
 )
 def test_dx_is_the_product_of_what_is_kept(engine, axis, dtype, kept):
     check(engine, normal(2, 21, 96, dtype=dtype), normal(37, 96, dtype=dtype, seed=1), kept, axis)
 
 
-@engines
-@dtypes
-@pytest.mark.parametrize("rescaled", [False, True], ids=["magnitude", "rescaled"])
-@pytest.mark.parametrize(
-    ("samples", "positions", "n_in", "n_out"),
-    [
+@every_pair(
+    engine=OWN,
+    dtype=(F32, BF16),
+    rescaled=(False, True),
+    shape=(
         (1, 1, 1, 4),
         (1, 1, 16, 8),
         (3, 16, 64, 4),
@@ -99,11 +93,10 @@ def test_dx_is_the_product_of_what_is_kept(engine, axis, dtype, kept):
         (2, 129, 8, 1028),
         (130, 2, 130, 8),
         (9, 31, 15, 20),
-    ],
+    ),
 )
-def test_any_number_of_rows_inputs_and_outputs(
-    engine, dtype, rescaled, samples, positions, n_in, n_out
-):
+def test_any_number_of_rows_inputs_and_outputs(engine, dtype, rescaled, shape):
+    samples, positions, n_in, n_out = shape
     dy = normal(samples, positions, n_out, dtype=dtype)
     check(engine, dy, normal(n_in, n_out, dtype=dtype, seed=1), Neighbours(2, 4, rescaled))
 

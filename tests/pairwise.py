@@ -2,6 +2,9 @@
 
 import itertools
 from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pytest
 
 Pair = tuple[tuple[int, Hashable], tuple[int, Hashable]]
 
@@ -20,6 +23,23 @@ def covering_set(*factors: Sequence[Hashable]) -> list[tuple]:
         missing -= pairs_of[best]
         chosen.append(best)
     return chosen
+
+
+def every_pair(**factors: Sequence[Hashable]) -> pytest.MarkDecorator:
+    """Parametrises by all combinations; those beyond a covering set run with `-m slow`."""
+    chosen = set(covering_set(*factors.values()))
+    return pytest.mark.parametrize(
+        tuple(factors),
+        [
+            pytest.param(*row, marks=() if row in chosen else pytest.mark.slow)
+            for row in itertools.product(*factors.values())
+        ],
+        ids=_name,
+    )
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", str(value))
 
 
 def pairs(row: tuple[Hashable, ...]) -> frozenset[Pair]:
