@@ -119,6 +119,7 @@ def _refuse(links: dict[int, Link], reason: str) -> None:
     for link in links.values():
         with contextlib.suppress(OSError):
             link.send(refused=reason)
+        link.close()
     raise InputError(reason)
 
 
@@ -151,11 +152,13 @@ def _come(
             link.send(process=index, processes=count)
             message = link.receive()
         except (OSError, ValueError) as error:
+            link.close()
             raise InputError(
                 f"whoever listens at --coordinator={coordinator} is no process 0 of this run, or "
                 "ended: look at its output, or choose another port"
             ) from error
         if "refused" in message:
+            link.close()
             raise InputError(str(message["refused"]))
         link.wait_at_most(SILENCE_SECONDS)
         return link

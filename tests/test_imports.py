@@ -29,6 +29,7 @@ LAYERS = (
         "metrics",
         "optimizer",
         "quiet_orbax",
+        "relay",
         "tensorboard",
         "varying",
     ),
