@@ -191,6 +191,14 @@ def agree(n_steps: int, signal: int | None) -> tuple[int, int | None]:
     return found[0][0], next((number for _, number in found if number is not None), None)
 
 
+def wait_for_all() -> None:
+    """Waits until all processes are here; gloo gives up a process that is 30 s late.
+
+    To be called wherever the time is not the same on all of them, as after a compilation.
+    """
+    gather(None)
+
+
 def require_alike(what: Mapping[str, Any]) -> None:
     """Raises InputError on every process unless all of them have the same values, JSON each."""
     if _lifeline is None:

@@ -26,27 +26,13 @@ from sparsemlp.trainer import Trainer
 N_STEPS = 20
 
 
-def losses(devices: int, engine: str, backward: str, *, alone: bool = False) -> dict[str, Any]:
-    """The loss of every step, and the ids of the kept blocks at the end.
-
-    Args:
-      devices: how many to train on.
-      engine: who computes.
-      backward: the backward pass.
-      alone: whether to train on one device where several processes have more.
-    """
+def losses(devices: int, engine: str, backward: str) -> dict[str, Any]:
+    """The loss of every step, and the ids of the kept blocks at the end."""
     settings = tiny.settings(
-        devices=None if alone else devices,
-        engine=engine,
-        backward=backward,
-        drop_path=0.2,
-        lr=1e-3,
-        depth=2,
+        devices=devices, engine=engine, backward=backward, drop_path=0.2, lr=1e-3, depth=2
     )
     data = tiny.dataset()
     program = build_program(settings, data)
-    if alone:
-        program = dataclasses.replace(program, mesh=None)
     assert (1 if program.mesh is None else program.mesh.size) == devices
     trainer = Trainer(program, data, tiny.BATCH)
     state = replicate(initial_state(program), program.mesh)

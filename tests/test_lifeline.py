@@ -100,10 +100,9 @@ def test_heartbeats_keep_processes_that_have_nothing_to_say(monkeypatch):
     monkeypatch.setattr(lifeline, "_BEAT_SECONDS", 0.1)
     team = Team()
     with pytest.raises(queue.Empty):
-        team.ends[0].get(timeout=3)
+        team.ends[0].get(timeout=2.5)
     assert team.at_once(lambda member: member.gather(1)) == [[1, 1, 1]] * 3
-    for member in team.members:
-        member.leave()
+    team.at_once(lambda member: member.leave())
 
 
 @pytest.mark.parametrize("failing", [0, 1])

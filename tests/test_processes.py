@@ -8,6 +8,7 @@ from typing import Any
 
 import launch
 import numpy as np
+import on_devices
 import pytest
 import tiny
 
@@ -66,7 +67,7 @@ def test_a_slurm_step_of_one_task_or_a_batch_script_is_alone(tasks):
         (("node", 2, 0), "--coordinator=node is no HOST:PORT"),
     ],
 )
-def test_flags_that_do_not_fit_are_refused(flags, message):
+def test_flags_that_do_not_fit_are_refused(flags: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         place_of(*flags, {})
 
@@ -135,17 +136,17 @@ def test_two_processes_give_the_losses_of_one_device_over_20_steps(engine, backw
         program=program,
         flags=lambda port, count, index: [f"127.0.0.1:{port}", str(count), str(index)],
     ) as started:
+        one = on_devices.losses(1, engine, backward)
         ends = launch.ended(started)
     assert [code for code, _ in ends] == [0, 0], ends
     for _, output in ends:
         found = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
         assert found["devices"] == 4
         assert found["arrived"]
-        one, four = found["one"], found["all"]
-        assert one["kept"] == four["kept"]
-        np.testing.assert_allclose(four["losses"], one["losses"], rtol=TOLERANCE)
-        np.testing.assert_allclose(four["test_loss"], one["test_loss"], rtol=TOLERANCE)
-        assert len(set(one["losses"])) == 20
+        assert found["kept"] == one["kept"]
+        np.testing.assert_allclose(found["losses"], one["losses"], rtol=TOLERANCE)
+        np.testing.assert_allclose(found["test_loss"], one["test_loss"], rtol=TOLERANCE)
+        assert len(set(found["losses"])) == 20
 
 
 @pytest.fixture(scope="module")

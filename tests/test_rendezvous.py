@@ -101,14 +101,14 @@ def test_nobody_at_the_address(address):
 
 
 def test_a_host_that_does_not_exist():
-    with pytest.raises(InputError, match="--coordinator=nowhere.invalid:6000: "):
+    with pytest.raises(InputError, match=r"--coordinator=nowhere\.invalid:6000: "):
         meet("nowhere.invalid:6000", 2, 1, 5.0)
 
 
 def test_a_port_that_is_taken(address):
     with (
         socket.create_server(split_address(address)),
-        pytest.raises(InputError, match="process 0 cannot listen at .*: Address already in use"),
+        pytest.raises(InputError, match=r"process 0 cannot listen at .*: Address already in use"),
     ):
         meet(address, 2, 0, 5.0)
 
