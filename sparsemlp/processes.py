@@ -21,6 +21,7 @@ import jax
 
 from sparsemlp.errors import InputError, SaveError
 from sparsemlp.lifeline import DIED, Lifeline, LostError, end_now
+from sparsemlp.relay import relay
 from sparsemlp.rendezvous import is_local, meet, split_address
 
 _HEARTBEAT_SECONDS = 50
@@ -107,14 +108,16 @@ def join(place: Place | None, timeout: float) -> None:
     # Opened before JAX's connections, so that a killed process closes these first.
     links = meet(place.coordinator, place.count, place.index, timeout)
     _lifeline = Lifeline(place.index, links)
+    _keep_output_to_python()
     host, _ = split_address(place.coordinator)
     port = shared(lambda: _free_port(host))
     bracketed = f"[{host}]" if ":" in host else host
+    address = f"127.0.0.1:{relay(host, port)}" if place.index else f"{bracketed}:{port}"
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
     try:
         jax.distributed.initialize(
-            f"{bracketed}:{port}",
+            address,
             place.count,
             place.index,
             cluster_detection_method="deactivate",
@@ -126,6 +129,14 @@ def join(place: Place | None, timeout: float) -> None:
     except RuntimeError as error:
         reason = str(error).splitlines()[0][:200]
         raise InputError(f"JAX cannot connect the processes at {host}:{port}: {reason}") from error
+
+
+def _keep_output_to_python() -> None:
+    """Keeps what C++ prints off the standard output: gloo says each connection that it makes."""
+    sys.stdout.flush()
+    sys.stdout = open(os.dup(1), "w", buffering=1, encoding=sys.stdout.encoding)  # noqa: SIM115
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
 
 
 def _free_port(host: str) -> int:
@@ -178,6 +189,14 @@ def agree(n_steps: int, signal: int | None) -> tuple[int, int | None]:
         return n_steps, signal
     found = _lifeline.gather([n_steps, signal])
     return found[0][0], next((number for _, number in found if number is not None), None)
+
+
+def wait_for_all() -> None:
+    """Waits until all processes are here; gloo gives up a process that is 30 s late.
+
+    To be called wherever the time is not the same on all of them, as after a compilation.
+    """
+    gather(None)
 
 
 def require_alike(what: Mapping[str, Any]) -> None:

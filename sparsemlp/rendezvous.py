@@ -96,29 +96,30 @@ def _receive_all(
 def _greet(connection: socket.socket, links: dict[int, Link], count: int) -> None:
     """Adds a process that came; a stranger, who says something else, is sent away."""
     link = Link(connection, 0)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    try:
         link.wait_at_most(_GREETING_SECONDS)
         message = link.receive()
         link.peer, their_count = int(message["process"]), int(message["processes"])
         link.wait_at_most(SILENCE_SECONDS)
-        if their_count != count:
-            error = f"process 0 has --processes={count}, process {link.peer} has {their_count}"
-            _refuse(links | {count: link}, f"{error}: give all of them the same")
-        if link.peer in links:
-            _refuse(
-                links | {count: link},
-                f"two processes have --process={link.peer}: give each another, from 0 to "
-                f"{count - 1}",
-            )
-        links[link.peer] = link
+    except (OSError, ValueError, KeyError, TypeError):
+        link.close()
         return
-    link.close()
+    if their_count != count:
+        error = f"process 0 has --processes={count}, process {link.peer} has {their_count}"
+        _refuse(links | {count: link}, f"{error}: give all of them the same")
+    if link.peer in links:
+        _refuse(
+            links | {count: link},
+            f"two processes have --process={link.peer}: give each another, from 0 to {count - 1}",
+        )
+    links[link.peer] = link
 
 
 def _refuse(links: dict[int, Link], reason: str) -> None:
     for link in links.values():
         with contextlib.suppress(OSError):
             link.send(refused=reason)
+        link.close()
     raise InputError(reason)
 
 
@@ -151,11 +152,13 @@ def _come(
             link.send(process=index, processes=count)
             message = link.receive()
         except (OSError, ValueError) as error:
+            link.close()
             raise InputError(
                 f"whoever listens at --coordinator={coordinator} is no process 0 of this run, or "
                 "ended: look at its output, or choose another port"
             ) from error
         if "refused" in message:
+            link.close()
             raise InputError(str(message["refused"]))
         link.wait_at_most(SILENCE_SECONDS)
         return link

@@ -133,8 +133,8 @@ class Run:
         restored = recorder.restore() if resume else None
         recorder.describe()
         found = None if restored is None else (restored.step, restored.metadata["seconds"])
-        begun = shared(lambda: found)
         own = initial_state(recorder.program) if restored is None else restored.state
+        begun = shared(lambda: found)
         state = replicate_first(own, recorder.program.mesh)
         if begun is None:
             recorder.save_first(state)

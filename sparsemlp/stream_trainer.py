@@ -20,10 +20,11 @@ from sparsemlp.data.imagenet import (
     validation_pipeline,
 )
 from sparsemlp.parallel import join, split, usable
+from sparsemlp.processes import wait_for_all
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState
 from sparsemlp.trainer import PhasedTrainer
-from sparsemlp.training import Evaluation, evaluate, is_healthy, train_step
+from sparsemlp.training import Evaluation, is_healthy, train_step
 from sparsemlp.varying import AXIS
 
 _STEPS_AHEAD = 2
@@ -93,12 +94,15 @@ class StreamTrainer(PhasedTrainer):
         n_steps = self._n_steps(position, seconds)
         pipeline = self._training_from(epoch, position)
         program = self._compiled.get((size, phase))
-        if program is None:
-            program = self._compiled[size, phase] = self._compile(state, size, phase)
         began, waited = time.perf_counter(), pipeline.seconds_waited
         running: collections.deque[jax.Array] = collections.deque()
         for _ in range(n_steps):
-            state, healthy = program(state, *self._placed_batch(next(pipeline)))
+            batch = self._placed_batch(next(pipeline))
+            if program is None:
+                program = self._compile(state, batch, size, phase)
+                # The first step; neither compiling nor the start of the workers is training.
+                began, waited = time.perf_counter(), pipeline.seconds_waited
+            state, healthy = program(state, *batch)
             running.append(healthy)
             if len(running) > _STEPS_AHEAD:
                 jax.block_until_ready(running.popleft())
@@ -127,14 +131,7 @@ class StreamTrainer(PhasedTrainer):
             images, labels = self._placed_batch(Batch(batch.images[None], batch.labels[None]))
             # The last one is done before the next begins; the host has decoded that meanwhile.
             found = jax.block_until_ready(total)
-            total = evaluate(
-                self.program(phase),
-                *state.evaluated,
-                state.memory,
-                images,
-                labels,
-                masked=phase.masked,
-            )
+            total = self._evaluate(state, phase, (images, labels))
             total = total if found is None else found.with_batch(total)
         self._unreadable["validation"] = self._validation.n_unreadable
         if total is None:
@@ -166,18 +163,14 @@ class StreamTrainer(PhasedTrainer):
             )
         return self._training
 
-    def _compile(self, state: TrainState, size: int, phase: Phase) -> Any:
-        """The program of a step on so many images."""
-        rows = size if self.mesh is None else -(-size // self.mesh.size) * self.mesh.size
-        sharding = None if self.mesh is None else NamedSharding(self.mesh, P(AXIS))
-        images, labels = (
-            jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=sharding)
-            for shape, dtype in ((self._images.image_shape, jnp.uint8), ((), jnp.int32))
-        )
+    def _compile(self, state: TrainState, batch: Any, size: int, phase: Phase) -> Any:
+        """The program of a step on batches like this one, once all processes have theirs."""
         lowered = train_batch.lower(
-            self.program(phase), state, images, labels, n_images=size, masked=phase.masked
+            self.program(phase), state, *batch, n_images=size, masked=phase.masked
         )
-        return lowered.compile()
+        program = self._compiled[size, phase] = lowered.compile()
+        wait_for_all()
+        return program
 
     def _placed_batch(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The rows of all processes as arrays whose last axis but the pixels' is divided."""

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from sparsemlp.data import ImageDataset
 from sparsemlp.parallel import replicate
-from sparsemlp.processes import agree
+from sparsemlp.processes import agree, count, wait_for_all
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState, epoch_order
 from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_steps
@@ -42,6 +42,7 @@ class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
         self._batch_size = batch_size
         self._n_whole, self._rest = divmod(n_images, batch_size)
         self._compiled: dict[tuple[int, Phase], Any] = {}
+        self._evaluators: dict[tuple[Phase, tuple[int, ...]], Any] = {}
         self._seconds_per_step = 0.0
         self.steps_per_epoch = self._n_whole + bool(self._rest)
         self.seconds = 0.0
@@ -59,6 +60,7 @@ class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
         self._program = program
         self._phases.clear()
         self._compiled.clear()
+        self._evaluators.clear()
 
     def is_compiled(self, position: int, phase: Phase) -> bool:
         """Whether the program for the batch at `position` of an epoch is compiled already."""
@@ -96,6 +98,17 @@ class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
     def measures(self) -> dict[str, float]:
         """What else there is to say of an epoch, once it is over."""
         return {}
+
+    def _evaluate(self, state: TrainState, phase: Phase, batches: Any) -> Evaluation:
+        arguments = (*state.evaluated, state.memory, *batches)
+        if count() == 1:
+            return evaluate(self.program(phase), *arguments, masked=phase.masked)
+        key = phase, batches[1].shape
+        if key not in self._evaluators:
+            lowered = evaluate.lower(self.program(phase), *arguments, masked=phase.masked)
+            self._evaluators[key] = lowered.compile()
+            wait_for_all()
+        return self._evaluators[key](*arguments)
 
     def _size(self, position: int) -> int:
         """The images of the batch at `position` of an epoch."""
@@ -148,12 +161,13 @@ class Trainer(PhasedTrainer):
             images = len(self._labels)
             self._order = epoch, self._placed(self._order_of(jnp.int32(epoch), images))
         start = self._placed(jnp.int32(position * self._batch_size))
-        count = self._placed(jnp.int32(n_steps))
-        arguments = (state, self._images, self._labels, self._order[1], start, count)
+        wanted_steps = self._placed(jnp.int32(n_steps))
+        arguments = (state, self._images, self._labels, self._order[1], start, wanted_steps)
         program = self._compiled.get((size, phase))
         if program is None:
             program = self._lower(arguments, size, phase).compile()
             self._compiled[size, phase] = program
+            wait_for_all()
         began = time.perf_counter()
         state, healthy = self._call(program, arguments)
         healthy = np.asarray(healthy).tolist()
@@ -170,15 +184,6 @@ class Trainer(PhasedTrainer):
             return None
         n_images = int(jnp.sum(self._held_out[1] >= 0))
         return float(self._evaluate(state, phase, self._held_out).loss) / n_images
-
-    def _evaluate(self, state: TrainState, phase: Phase, batches: Any) -> Evaluation:
-        return evaluate(
-            self.program(phase),
-            *state.evaluated,
-            state.memory,
-            *batches,
-            masked=phase.masked,
-        )
 
     def _order_of(self, epoch: jax.Array, n_images: int) -> jax.Array:
         return epoch_order(self._program.seed, epoch, n_images)

@@ -31,6 +31,7 @@ LAYERS = (
         "metrics",
         "optimizer",
         "quiet_orbax",
+        "relay",
         "tensorboard",
         "varying",
     ),
