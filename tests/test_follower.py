@@ -17,7 +17,7 @@ def test_an_epoch_leaves_its_record_in_memory_and_no_file(tmp_path):
     settings, data = tiny.settings(epochs=2), tiny.dataset()
     folder = RunFolder(tmp_path / "run")
     with Follower(settings, data, folder, "title") as follower:
-        trainer = Trainer(follower.program, follower.training, tiny.BATCH)
+        trainer = Trainer(follower.program, data, tiny.BATCH)
         state = initial_state(follower.program)
         assert follower.restore() is None
         follower.describe()
