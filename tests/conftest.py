@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 # On a GPU: the same bits in every run, and room for the subprocesses of some tests.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true"
@@ -11,6 +13,7 @@ import jax
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
+from xdist.scheduler import WorkStealingScheduling
 
 # A GPU would otherwise multiply float32 in TF32, below the tolerances that the tests derive.
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -25,8 +28,23 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Neighbours run in one process, which compiles and makes what they share once."""
+    return WorkStealingScheduling(config, log)
+
+
+MEMORY_MAPS = Path("/proc/self/maps")
+MANY_MEMORY_MAPS = 15_000
+"""Linux allows a process 65530."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forget_compiled_programs() -> Iterator[None]:
-    """Compiled programs live as long as their cache, each in thousands of memory maps."""
+    """Compiled programs live as long as their cache, each in several memory maps.
+
+    While they are few, one module takes from the other what both compiled.
+    """
     yield
-    jax.clear_caches()
+    if not MEMORY_MAPS.exists() or MEMORY_MAPS.read_text().count("\n") > MANY_MEMORY_MAPS:
+        jax.clear_caches()

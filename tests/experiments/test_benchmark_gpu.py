@@ -16,62 +16,75 @@ from benchmark_gpu import Gpu, measure_gpu
 from sparsemlp import InputError
 from sparsemlp.history import History
 
+WHOLE, CUT_SHORT = 8.0, 1e-6
+"""Minutes: the time for all, and for no product and no training step."""
 
-@pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a trial run; the kernels need not be compiled well."""
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(CUT_SHORT, id="cut short"),
+        pytest.param(WHOLE, id="whole", marks=pytest.mark.slow),
+    ],
+)
+def trial(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpu]:
+    """The options of a trial that has run; the kernels need not be compiled well."""
     folder = tmp_path_factory.mktemp("trial") / "gpu"
+    options = Gpu(out=folder, minutes=request.param, rounds=1, smoke=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PLATFORMS", "cpu")
         # Other tests of this process hold arrays.
         patch.setattr(benchmark_gpu, "clear_backends", lambda: None)
         jax.config.update("jax_disable_most_optimizations", True)
         try:
-            measure_gpu(Gpu(out=folder, rounds=1, smoke=True))
-            yield folder
+            measure_gpu(options)
+            yield options
         finally:
             jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.mark.slow
-def test_every_part_leaves_its_results(trial: Path):
-    checks = History(trial / "correctness.jsonl").read()
+@pytest.mark.parametrize("trial", [WHOLE], indirect=True, ids=["whole"])
+def test_every_part_leaves_its_results(trial: Gpu):
+    folder = trial.out
+    checks = History(folder / "correctness.jsonl").read()
     assert checks
     assert not any(record["wrong"] for record in checks)
-    products = History(trial / "products.jsonl").read()
+    products = History(folder / "products.jsonl").read()
     assert "triton" in products[0]["phases"]["forward_backward"]
-    steps = [json.loads(path.read_text()) for path in (trial / "steps").glob("*.json")]
+    steps = [json.loads(path.read_text()) for path in (folder / "steps").glob("*.json")]
     assert len(steps) == 1
     assert all(step["step_ms"] > 0 for step in steps)
     assert all(step["metadata_ms"] > 0 for step in steps)
 
 
-def test_nothing_of_a_trial_passes_for_a_measurement(trial: Path):
+def test_nothing_of_a_trial_passes_for_a_measurement(trial: Gpu):
+    folder = trial.out
     for record in (
-        json.loads((trial / "device.json").read_text()),
-        *History(trial / "correctness.jsonl").read(),
-        *History(trial / "products.jsonl").read(),
-        *(json.loads(path.read_text()) for path in (trial / "steps").glob("*.json")),
+        json.loads((folder / "device.json").read_text()),
+        *History(folder / "correctness.jsonl").read(),
+        *History(folder / "products.jsonl").read(),
+        *(json.loads(path.read_text()) for path in (folder / "steps").glob("*.json")),
     ):
         assert record["measured"] is False
-    text = (trial / "table.md").read_text()
+    text = (folder / "table.md").read_text()
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert all("no measurement" in line for line in headings)
     for draw in (gpu_report.print_tables, gpu_figures.draw_roofline):
         with pytest.raises(InputError, match="no measurement"):
-            draw(trial)
+            draw(folder)
 
 
-def test_a_second_run_measures_nothing_again(trial: Path, monkeypatch: pytest.MonkeyPatch):
-    before = {path: path.read_bytes() for path in trial.rglob("*.json*")}
+def test_a_second_run_measures_nothing_again(trial: Gpu, monkeypatch: pytest.MonkeyPatch):
+    before = {path: path.read_bytes() for path in trial.out.rglob("*.json*")}
     monkeypatch.setattr(benchmark_gpu, "clear_backends", lambda: None)
     monkeypatch.setattr(benchmark_gpu, "measure_peers", lambda *_: None)
-    measure_gpu(Gpu(out=trial, rounds=1, smoke=True))
-    assert {path: path.read_bytes() for path in trial.rglob("*.json*")} == before
+    measure_gpu(trial)
+    assert {path: path.read_bytes() for path in trial.out.rglob("*.json*")} == before
 
 
-def test_results_of_another_device_are_not_mixed(trial: Path, tmp_path: Path):
-    device = json.loads((trial / "device.json").read_text()) | {"device": "abacus"}
+def test_results_of_another_device_are_not_mixed(trial: Gpu, tmp_path: Path):
+    device = json.loads((trial.out / "device.json").read_text()) | {"device": "abacus"}
     (tmp_path / "device.json").write_text(json.dumps(device))
     with pytest.raises(InputError, match="abacus"):
         measure_gpu(Gpu(out=tmp_path, smoke=True))
