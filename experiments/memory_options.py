@@ -55,15 +55,15 @@ class Bytes(NamedTuple):
 
 def option_rows(model: ResMLP | ResNet9) -> dict[str, Chosen]:
     """The options that are compared, by name; a model with batch statistics takes no parts."""
-    rows = {"as it is": Chosen(), "--remat": Chosen(remat=True)}
+    rows = {"as it is": Chosen(), "remat": Chosen(remat=True)}
     if isinstance(model, ResMLP):
-        rows |= {f"--accumulate={parts}": Chosen(accumulate=parts) for parts in (2, 4)}
-        rows["--remat --accumulate=4"] = Chosen(remat=True, accumulate=4)
-    rows[f"--ema={_DECAY}"] = Chosen(ema=_DECAY)
-    rows["--precision=bfloat16"] = Chosen(precision="bfloat16")
+        rows |= {f"accumulate {parts}": Chosen(accumulate=parts) for parts in (2, 4)}
+        rows["remat, accumulate 4"] = Chosen(remat=True, accumulate=4)
+    rows[f"ema {_DECAY}"] = Chosen(ema=_DECAY)
+    rows["bfloat16"] = Chosen(precision="bfloat16")
     if isinstance(model, ResMLP):
         chosen = Chosen(remat=True, accumulate=4, precision="bfloat16")
-        rows["--remat --accumulate=4 --precision=bfloat16"] = chosen
+        rows["remat, accumulate 4, bfloat16"] = chosen
     return rows
 
 
@@ -83,20 +83,24 @@ def print_options(name: str, make: Callable[..., ResMLP | ResNet9], batch: int) 
       make: the model from its fields.
       batch: images in a step.
     """
-    caption = f"planned: temporary memory as XLA for {jax.default_backend()} plans it"
+    caption = (
+        f"peak: temporary memory of loss and gradients, as XLA for {jax.default_backend()} plans "
+        "it; state: parameters, moments of Adam, average"
+    )
     table = Table(title=f"{name}, batch {batch}, options of the training program", caption=caption)
-    table.add_column("")
-    for heading in ("kept MiB", "of dense", "planned peak MiB", "of dense"):
+    table.add_column("", no_wrap=True)
+    for heading in ("kept MiB", "of dense", "peak MiB", "of dense", "state MiB"):
         table.add_column(heading, justify="right")
-    table.add_column("parameters, moments, average MiB", justify="right")
     dense: Bytes | None = None
     for masking, plan in option_plans(make()).items():
         for option, chosen in option_rows(make()).items():
             found = measure(make, plan, chosen, batch)
             dense = dense or found
-            cells = [f"{masking} {option}", mib(found.kept), f"{found.kept / dense.kept:.0%}"]
+            named = f"  {option}" if chosen != Chosen() else masking
+            cells = [named, mib(found.kept), f"{found.kept / dense.kept:.0%}"]
             cells += [mib(found.planned), f"{found.planned / dense.planned:.0%}"]
             table.add_row(*cells, mib(found.state))
+        table.add_section()
     Console().print(table)
 
 
