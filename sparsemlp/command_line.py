@@ -15,17 +15,8 @@ import jax
 import tyro
 
 from sparsemlp import processes
-from sparsemlp.config import (
-    CHANGEABLE,
-    Config,
-    from_json,
-    is_file,
-    located,
-    open_default,
-    read_config,
-    to_json,
-    with_data,
-)
+from sparsemlp.config import CHANGEABLE, Config, is_file, located, open_default, with_data
+from sparsemlp.config_file import from_json, read_config, to_json
 from sparsemlp.data import LabelledImages, load_images
 from sparsemlp.errors import InputError
 from sparsemlp.exit_codes import exit_code

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from sparsemlp.checkpoint import Checkpoints, Restored
-from sparsemlp.config import to_json
+from sparsemlp.config_file import to_json
 from sparsemlp.data import ImageDataset, hold_out
 from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.environment import describe_environment

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsemlp.config import Config, to_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import to_json
 from sparsemlp.settings import Settings, model_and_plan
 
 _LONGEST = 100

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsemlp.config import from_json
+from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record, encode
 from sparsemlp.settings import Settings

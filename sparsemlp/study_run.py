@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from sparsemlp.blocks import format_block
-from sparsemlp.config import Config, from_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
 from sparsemlp.history import History

@@ -13,7 +13,8 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from sparsemlp.config import Config, from_json, to_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import from_json, to_json
 from sparsemlp.errors import InputError, SaveError
 from sparsemlp.files import Record, write_json
 from sparsemlp.lock import exclusive

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from sparsemlp.config import CHANGEABLE, Config, read_config, with_data
+from sparsemlp.config import CHANGEABLE, Config, with_data
+from sparsemlp.config_file import read_config
 from sparsemlp.data import load_dataset
 from sparsemlp.errors import InputError
 from sparsemlp.grid import Grid, GridRun

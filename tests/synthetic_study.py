@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from sparsemlp.blocks import block_grid, n_kept_blocks, parse_block
-from sparsemlp.config import Config, to_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import to_json
 from sparsemlp.costs import KINDS, Shapes
 from sparsemlp.files import encode
 from sparsemlp.settings import Settings, resolve

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tiny
 
-from sparsemlp.config import Config, to_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import to_json
 from sparsemlp.settings import resolve
 
 compilation_cache = tiny.compilation_cache

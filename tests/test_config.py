@@ -1,56 +1,38 @@
-"""What a user chose survives a file, and a file that holds something else is refused."""
+"""What names a data set holds wherever the run goes on."""
 
-import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 
-from sparsemlp.config import Config, from_json, to_json
-from sparsemlp.errors import InputError
-
-HERE = Path("runs/x/config.json")
-CHOSEN = Config(
-    block="4x1",
-    ratio=0.1 + 0.2,
-    backward="straight_through",
-    epochs=7,
-    lr=1e-30,
-    seed=2**32 - 1,
-    allow_nan=True,
-    drop_path=0.1,
-    dataset="my data.npz",
-    data_dir=Path("/some where/é"),
-    tensorboard=True,
-)
+from sparsemlp.config import Config, is_file, located, with_data
 
 
-@pytest.mark.parametrize("config", [Config(), CHOSEN])
-def test_a_configuration_survives_its_file_exactly(config):
-    again = from_json(to_json(config), HERE)
-    assert again == config
-    assert type(again.data_dir) is type(config.data_dir)
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of images called `images` in the working directory."""
+    (tmp_path / "images").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_the_file_names_every_option():
-    assert set(json.loads(to_json(CHOSEN))) == {field.name for field in dataclasses.fields(Config)}
+@pytest.mark.parametrize("name", ["cifar10", "digits", "imagenet2012", "auto"])
+def test_a_name_stays_what_it_is(folder, name):
+    assert located(name) == name
+    assert not is_file(name)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        '"data_dir"',
-        "{}",
-        to_json(CHOSEN)[:-20],
-        json.dumps(json.loads(to_json(CHOSEN)) | {"sparsity": 0.5}),
-        json.dumps(json.loads(to_json(CHOSEN)) | {"data_dir": 3}),
-    ],
-)
-def test_anything_else_is_refused_in_one_line_that_names_the_file(text):
-    with pytest.raises(InputError, match=str(HERE)) as caught:
-        from_json(text, HERE)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("name", ["images", "some.npz"])
+def test_a_path_becomes_one_from_the_root(folder, name):
+    assert located(name) == str(folder / name)
+    assert is_file(located(name))
+
+
+def test_a_folder_called_like_a_data_set_does_not_hide_it(folder):
+    (folder / "cifar10").mkdir()
+    assert located("cifar10") == "cifar10"
+
+
+def test_auto_becomes_what_was_found_and_the_folder_of_data_absolute(folder):
+    found = with_data(Config(data_dir=Path("data")), "digits")
+    assert (found.dataset, found.data_dir) == ("digits", folder / "data")
+    assert with_data(Config(dataset="images"), "images").dataset == str(folder / "images")

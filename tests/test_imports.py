@@ -36,6 +36,7 @@ LAYERS = (
         "varying",
     ),
     (
+        "config_file",
         "parallel",
         "accumulation",
         "costs",

@@ -14,7 +14,7 @@ import tiny
 
 from sparsemlp import population_run
 from sparsemlp.checkpoint import Checkpoints
-from sparsemlp.config import read_config
+from sparsemlp.config_file import read_config
 from sparsemlp.errors import InputError
 from sparsemlp.interruption import Interruption
 from sparsemlp.population import Member, Outcome, memory_limit_bytes, train_population

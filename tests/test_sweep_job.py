@@ -9,7 +9,8 @@ import pytest
 import tiny
 from rich.console import Console
 
-from sparsemlp.config import Config, to_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import to_json
 from sparsemlp.interruption import Interruption
 from sparsemlp.progress import Reporter
 from sparsemlp.run import Run

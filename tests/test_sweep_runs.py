@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsemlp.config import Config, to_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import to_json
 from sparsemlp.errors import InputError
 from sparsemlp.grid import read_grid
 from sparsemlp.settings import resolve

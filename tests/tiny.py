@@ -17,7 +17,8 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from sparsemlp.checkpoint import Checkpoints, Restored
 from sparsemlp.command_line import main
-from sparsemlp.config import Config, from_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import from_json
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.data.dataset import channel_statistics
 from sparsemlp.program import build_program

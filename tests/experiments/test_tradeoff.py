@@ -10,7 +10,8 @@ from PIL import Image
 from tradeoff import Point, read_point, tradeoff_figure
 
 from sparsemlp import InputError
-from sparsemlp.config import Config, to_json
+from sparsemlp.config import Config
+from sparsemlp.config_file import to_json
 from sparsemlp.history import History
 
 DENSE = Config(dim=32, depth=1, batch_size=128, epochs=10)
