@@ -69,7 +69,7 @@ def test_a_slurm_step_of_one_task_or_a_batch_script_is_alone(tasks):
 )
 def test_flags_that_do_not_fit_are_refused(flags: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        place_of(*flags, {})
+        place_of(flags[0], flags[1], flags[2], {})
 
 
 def test_bad_flags_end_the_program_with_one_line(tmp_path, capsys):

@@ -46,8 +46,9 @@ def submit(environment: dict[str, str], folder: Path, arguments: list[str]) -> s
     script.write_text(f"#!/bin/bash\nsrun --ntasks=2 {shlex.join(python)}\n")
     # SLURM's own view of a machine's cores may be one: two tasks can share it.
     sbatch = ["sbatch", "--parsable", "--ntasks=2", "--overcommit", f"--output={folder}/job.out"]
-    own = {name: value for name, value in launch.environment(folder / "compiled").items()}
-    own |= {name: environment[name] for name in ("SLURM_CONF", "PATH")}
+    own = launch.environment(folder / "compiled") | {
+        name: environment[name] for name in ("SLURM_CONF", "PATH")
+    }
     done = subprocess.run(
         [*sbatch, str(script)], env=own, capture_output=True, text=True, timeout=60
     )
@@ -71,9 +72,8 @@ def said(environment: dict[str, str], *command: str) -> str:
 
 
 def flags(data: Path, out: Path, **changes: Any) -> list[str]:
-    return tiny.flags(
-        **(tiny.RUN | {"dataset": data, "out": out, "checkpoint_every": 0.0}), **changes
-    )
+    values = tiny.RUN | {"dataset": data, "out": out, "checkpoint_every": 0.0}
+    return tiny.flags(**(values | changes))
 
 
 def test_a_job_of_two_tasks_trains_over_both_and_ends_as_one_process(slurm, data, tmp_path):
@@ -91,8 +91,7 @@ def test_a_job_of_two_tasks_trains_over_both_and_ends_as_one_process(slurm, data
 
 def test_a_preempted_job_saves_once_and_goes_on(slurm, data, tmp_path):
     out = tmp_path / "run"
-    changed = [f for f in flags(data, out) if not f.startswith("--epochs")] + ["--epochs=400"]
-    job = submit(slurm, tmp_path, changed)
+    job = submit(slurm, tmp_path, flags(data, out, epochs=400))
     deadline = time.monotonic() + 500
     while len(tiny.records(out)) < 3:
         assert time.monotonic() < deadline, (tmp_path / "job.out").read_text()
