@@ -29,6 +29,7 @@ from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import InputError
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
+from sparsemlp.place import place_of
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
 from sparsemlp.run import NotFiniteError, Run
@@ -83,7 +84,7 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
     """Reads the command line; with --resume, on top of what the run was started with."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parsed = tyro.cli(Arguments, args=arguments, description=description)
-    place = processes.place_of(parsed.coordinator, parsed.processes, parsed.process, os.environ)
+    place = place_of(parsed.coordinator, parsed.processes, parsed.process, os.environ)
     if parsed.resume is not None and parsed.out is not None:
         raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
     if parsed.resume is None:

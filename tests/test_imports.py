@@ -45,6 +45,7 @@ LAYERS = (
         "progress",
         "rendezvous",
     ),
+    ("place",),
     ("processes",),
     ("grid_keys", "slurm_options", "sweep_folder", "sweep_progress"),
     ("grid_file",),
