@@ -206,7 +206,7 @@ def test_an_occupied_folder_ends_both_and_so_do_devices_that_are_left_out(data, 
         ({"out": tmp_path}, f"the run folder {tmp_path} is not empty"),
         ({"devices": 2}, "--devices=2: 2 processes train on all of their 4 devices together"),
     ):
-        flags = arguments(data, tmp_path / "run", **changes)
+        flags = arguments(data, **({"out": tmp_path / "run"} | changes))
         with launch.started(flags, environment) as started:
             ends = launch.ended(started)
         assert [code for code, _ in ends] == [2, 2], ends
