@@ -90,6 +90,7 @@ def _parse(description: str | None, arguments: Sequence[str] | None) -> Argument
     if parsed.resume is None:
         resolve(parsed.run, parsed.run.dataset)
     processes.join(place, parsed.join_timeout)
+    processes.require_alike({"whether to --resume": parsed.resume is not None})
     if parsed.resume is None:
         return parsed
     folder = RunFolder(parsed.resume)
@@ -122,7 +123,7 @@ def _run(arguments: Arguments) -> int:
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         dataset = processes.in_turn(lambda: load_dataset(config.dataset, config.data_dir))
     settings = resolve(with_data(config, dataset.name), dataset.name)
-    processes.require_alike(_common(settings) | {"--resume": resumed is not None})
+    processes.require_alike(_common(settings))
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     if resumed is not None and dataset.notice is None:
         dataset = dataclasses.replace(dataset, notice=folder.read_environment().get("notice"))

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from sparsemlp.errors import InputError
-from sparsemlp.parallel import data_mesh, replicate, usable
+from sparsemlp.parallel import data_mesh, own_copy, replicate, replicate_first, usable
 
 compilation_cache = tiny.compilation_cache
 HERE = Path(__file__).parent
@@ -57,6 +58,12 @@ def test_one_device_needs_no_mesh_and_runs_the_program_that_it_always_did():
     assert len(jax.devices()) > 1 or data_mesh(None, 7) is None
     assert usable(None, 8) is None
     assert replicate("anything", None) == "anything"
+
+
+def test_one_process_has_all_arrays_already():
+    tree = {"a": jnp.arange(3), "b": jnp.float32(-0.0)}
+    assert replicate_first(tree, None) is tree
+    assert all(own_copy(tree)[name] is tree[name] for name in tree)
 
 
 @pytest.mark.parametrize("n_devices", [0, -1, 1000])
