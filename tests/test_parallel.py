@@ -72,14 +72,33 @@ def test_devices_that_are_not_there_are_refused(n_devices):
         data_mesh(n_devices, 8)
 
 
-def test_resnet9_is_refused_on_several_devices_by_name(monkeypatch, tmp_path, capsys):
+def write_larger(path: Path) -> Path:
+    """The tiny data set with images of 16x16 pixels, which resnet9 takes."""
     images = {
         name: array.repeat(2, axis=1).repeat(2, axis=2)
         for name, array in tiny.arrays().items()
         if name.endswith("images")
     }
-    data = tiny.write_npz(tmp_path / "tiny.npz", **images)
+    return tiny.write_npz(path, **images)
+
+
+def test_resnet9_is_refused_on_several_devices_by_name(monkeypatch, tmp_path, capsys):
+    data = write_larger(tmp_path / "tiny.npz")
     monkeypatch.setattr("sparsemlp.program.data_mesh", lambda devices, batch: "a mesh")
     flags = tiny.flags(model="resnet9", devices=2, epochs=1, batch_size=8, width=4)
     assert tiny.command(*flags, f"--dataset={data}", f"--out={tmp_path / 'run'}") == 2
     assert "--devices=2: resnet9 normalises by the statistics" in capsys.readouterr().err
+
+
+def test_resnet9_is_refused_in_several_processes_by_name(monkeypatch, tmp_path, capsys):
+    data = write_larger(tmp_path / "tiny.npz")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    flags = tiny.flags(model="resnet9", epochs=1, batch_size=8, width=4)
+    assert tiny.command(*flags, f"--dataset={data}", f"--out={tmp_path / 'run'}") == 2
+    assert "train it in one process, without --processes" in capsys.readouterr().err
+
+
+def test_several_processes_train_on_all_of_their_devices(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(InputError, match="--devices=1000: 2 processes train on all of their"):
+        data_mesh(1000, 8)
