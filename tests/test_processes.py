@@ -154,10 +154,11 @@ def test_a_signal_to_one_process_ends_both_and_one_device_goes_on(who, data, tmp
 
 
 @pytest.mark.slow
-def test_what_one_process_began_two_go_on_with(data, tmp_path, monkeypatch):
+def test_what_one_process_began_two_go_on_with(data, tmp_path):
     out, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    tiny.at_step(monkeypatch, 8, lambda: signal.raise_signal(signal.SIGTERM))
-    assert tiny.start(data, out) == 128 + signal.SIGTERM
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.at_step(patch, 8, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out) == 128 + signal.SIGTERM
     with launch.started([f"--resume={out}"], launch.environment(tmp_path / "compiled")) as started:
         ends = launch.ended(started)
     assert [code for code, _ in ends] == [0, 0], ends
