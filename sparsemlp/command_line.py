@@ -21,6 +21,7 @@ from sparsemlp.data import LabelledImages, load_images
 from sparsemlp.errors import InputError
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
+from sparsemlp.place import place_of
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
 from sparsemlp.run import NotFiniteError, Run
@@ -82,12 +83,13 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     arguments = sys.argv[1:] if arguments is None else arguments
     usual = Arguments(run=defaults)
     parsed = tyro.cli(Arguments, args=arguments, description=description, default=usual)
-    place = processes.place_of(parsed.coordinator, parsed.processes, parsed.process, os.environ)
+    place = place_of(parsed.coordinator, parsed.processes, parsed.process, os.environ)
     if parsed.resume is not None and parsed.out is not None:
         raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
     if parsed.resume is None:
         resolve(parsed.run, parsed.run.dataset)
     processes.join(place, parsed.join_timeout)
+    processes.require_alike({"whether to --resume": parsed.resume is not None})
     if parsed.resume is None:
         return parsed
     folder = RunFolder(parsed.resume)
@@ -122,7 +124,7 @@ def _run(arguments: Arguments) -> int:
             lambda: load_images(config.dataset, config.data_dir, image_size=image_size)
         )
     settings = resolve(with_data(config, dataset.name), dataset.name)
-    processes.require_alike(_common(settings) | {"--resume": resumed is not None})
+    processes.require_alike(_common(settings))
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     if resumed is not None and dataset.notice is None:
         dataset = dataclasses.replace(dataset, notice=folder.read_environment().get("notice"))

@@ -97,6 +97,11 @@ def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -
 
 def _mesh(settings: Settings) -> Mesh | None:
     """The devices of a run."""
+    if settings.model == "resnet9" and jax.process_count() > 1:
+        raise InputError(
+            "resnet9 normalises by the statistics of the images on one device, so that its numbers "
+            "would change: train it in one process, without --processes"
+        )
     if settings.model == "resnet9" and settings.devices is None:
         return None
     mesh = data_mesh(settings.devices, settings.batch_size)

@@ -16,6 +16,7 @@ import tiny
 
 from sparsemlp import processes
 from sparsemlp.parallel import data_mesh, replicate_first
+from sparsemlp.place import Place
 
 
 def arrived() -> bool:
@@ -31,7 +32,7 @@ def arrived() -> bool:
 
 def main(engine: str, backward: str, coordinator: str, count: str, index: str) -> None:
     """Joins the others, trains and prints."""
-    place = processes.Place(coordinator, int(count), int(index))
+    place = Place(coordinator, int(count), int(index))
     processes.join(place, timeout=300.0)
     n_devices = len(jax.devices())
     found = {

@@ -49,6 +49,7 @@ LAYERS = (
         "progress",
         "rendezvous",
     ),
+    ("place",),
     ("processes",),
     ("grid_keys", "slurm_options", "sweep_folder", "sweep_progress"),
     ("grid_file",),

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from sparsemlp.errors import InputError
-from sparsemlp.parallel import data_mesh, replicate, usable
+from sparsemlp.parallel import data_mesh, own_copy, replicate, replicate_first, usable
 
 compilation_cache = tiny.compilation_cache
 HERE = Path(__file__).parent
@@ -63,20 +64,45 @@ def test_one_device_needs_no_mesh_and_runs_the_program_that_it_always_did():
     assert replicate("anything", None) == "anything"
 
 
+def test_one_process_has_all_arrays_already():
+    tree = {"a": jnp.arange(3), "b": jnp.float32(-0.0)}
+    assert replicate_first(tree, None) is tree
+    assert all(own_copy(tree)[name] is tree[name] for name in tree)
+
+
 @pytest.mark.parametrize("n_devices", [0, -1, 1000])
 def test_devices_that_are_not_there_are_refused(n_devices):
     with pytest.raises(InputError, match=f"--devices={n_devices}: JAX sees .*choose from 1 to"):
         data_mesh(n_devices, 8)
 
 
-def test_resnet9_is_refused_on_several_devices_by_name(monkeypatch, tmp_path, capsys):
+def write_larger(path: Path) -> Path:
+    """The tiny data set with images of 16x16 pixels, which resnet9 takes."""
     images = {
         name: array.repeat(2, axis=1).repeat(2, axis=2)
         for name, array in tiny.arrays().items()
         if name.endswith("images")
     }
-    data = tiny.write_npz(tmp_path / "tiny.npz", **images)
+    return tiny.write_npz(path, **images)
+
+
+def test_resnet9_is_refused_on_several_devices_by_name(monkeypatch, tmp_path, capsys):
+    data = write_larger(tmp_path / "tiny.npz")
     monkeypatch.setattr("sparsemlp.program.data_mesh", lambda devices, batch: "a mesh")
     flags = tiny.flags(model="resnet9", devices=2, epochs=1, batch_size=8, width=4)
     assert tiny.command(*flags, f"--dataset={data}", f"--out={tmp_path / 'run'}") == 2
     assert "--devices=2: resnet9 normalises by the statistics" in capsys.readouterr().err
+
+
+def test_resnet9_is_refused_in_several_processes_by_name(monkeypatch, tmp_path, capsys):
+    data = write_larger(tmp_path / "tiny.npz")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    flags = tiny.flags(model="resnet9", epochs=1, batch_size=8, width=4)
+    assert tiny.command(*flags, f"--dataset={data}", f"--out={tmp_path / 'run'}") == 2
+    assert "train it in one process, without --processes" in capsys.readouterr().err
+
+
+def test_several_processes_train_on_all_of_their_devices(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(InputError, match="--devices=1000: 2 processes train on all of their"):
+        data_mesh(1000, 8)

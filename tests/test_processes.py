@@ -15,61 +15,11 @@ import tiny
 from sparsemlp import processes
 from sparsemlp.errors import InputError
 from sparsemlp.lifeline import DIED
-from sparsemlp.processes import Place, place_of
 
 compilation_cache = tiny.compilation_cache
 
-SLURM = {"SLURM_JOB_ID": "70001", "SLURM_STEP_ID": "2", "SLURM_PROCID": "3"}
 TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
 """As for several devices: roundings of 20 steps, which the loss sees in first order."""
-
-
-def test_without_flags_a_process_is_alone():
-    assert place_of(None, None, None, {}) is None
-    assert place_of("node:6000", 1, 0, {}) is None
-
-
-def test_flags_say_the_place_whatever_slurm_says():
-    environment = SLURM | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "node1"}
-    assert place_of("node:6000", 2, 1, environment) == Place("node:6000", 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "host"),
-    [
-        ("node1", "node1"),
-        ("node1,node7", "node1"),
-        ("node[001-004,9]", "node001"),
-        ("node[7,9],other", "node7"),
-        ("gpu-a[10-12]", "gpu-a10"),
-    ],
-)
-def test_the_tasks_of_a_slurm_step_meet_on_its_first_node(nodes, host):
-    environment = SLURM | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": nodes}
-    place = place_of(None, None, None, environment)
-    assert place == Place(f"{host}:{61440 + 70003 % 4096}", 4, 3)
-
-
-@pytest.mark.parametrize("tasks", [{"SLURM_STEP_NUM_TASKS": "1"}, {"SLURM_NTASKS": "4"}])
-def test_a_slurm_step_of_one_task_or_a_batch_script_is_alone(tasks):
-    assert place_of(None, None, None, SLURM | {"SLURM_JOB_NODELIST": "node1"} | tasks) is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("node:6000", None, None), "go together: give all three"),
-        (("node:6000", 2, None), "go together: give all three"),
-        ((None, None, 0), "go together: give all three"),
-        (("node:6000", 2, 2), "--process=2 is outside 0 to 1, as --processes=2 says"),
-        (("node:6000", 2, -1), "--process=-1 is outside 0 to 1"),
-        (("node:6000", 0, 0), "--processes=0 is too small"),
-        (("node", 2, 0), "--coordinator=node is no HOST:PORT"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused(flags: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        place_of(*flags, {})
 
 
 def test_bad_flags_end_the_program_with_one_line(tmp_path, capsys):
@@ -204,10 +154,11 @@ def test_a_signal_to_one_process_ends_both_and_one_device_goes_on(who, data, tmp
 
 
 @pytest.mark.slow
-def test_what_one_process_began_two_go_on_with(data, tmp_path, monkeypatch):
+def test_what_one_process_began_two_go_on_with(data, tmp_path):
     out, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    tiny.at_step(monkeypatch, 8, lambda: signal.raise_signal(signal.SIGTERM))
-    assert tiny.start(data, out) == 128 + signal.SIGTERM
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.at_step(patch, 8, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out) == 128 + signal.SIGTERM
     with launch.started([f"--resume={out}"], launch.environment(tmp_path / "compiled")) as started:
         ends = launch.ended(started)
     assert [code for code, _ in ends] == [0, 0], ends
@@ -256,7 +207,7 @@ def test_an_occupied_folder_ends_both_and_so_do_devices_that_are_left_out(data, 
         ({"out": tmp_path}, f"the run folder {tmp_path} is not empty"),
         ({"devices": 2}, "--devices=2: 2 processes train on all of their 4 devices together"),
     ):
-        flags = arguments(data, tmp_path / "run", **changes)
+        flags = arguments(data, **({"out": tmp_path / "run"} | changes))
         with launch.started(flags, environment) as started:
             ends = launch.ended(started)
         assert [code for code, _ in ends] == [2, 2], ends
