@@ -35,3 +35,10 @@ def top_k_correct(
     ahead = (logits > true_logit) | ((logits == true_logit) & (classes < label))
     valid = jnp.any(is_label, axis=1) & ~jnp.any(jnp.isnan(logits), axis=1)
     return valid & (jnp.sum(ahead, axis=1, dtype=jnp.int32) < k)
+
+
+def n_correct(
+    logits: Float[Array, "batch classes"], labels: Int32[Array, " batch"], k: int
+) -> Int32[Array, ""]:
+    """How many samples `top_k_correct` finds right, int32."""
+    return jnp.sum(top_k_correct(logits, labels, k), dtype=jnp.int32)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, UInt8
 
 from sparsemlp.blocks import n_kept_blocks
+from sparsemlp.evaluation import Evaluation, count_correct
 from sparsemlp.masks import GridMask
 from sparsemlp.plan import Masks, block_counts, masking_for, select_masks
 from sparsemlp.rules import Backward, BlockMasking
@@ -28,7 +29,7 @@ from sparsemlp.train_state import (
     initial_state,
     state_of_seed,
 )
-from sparsemlp.training import Evaluation, count_correct, many_steps
+from sparsemlp.training import many_steps
 
 
 @functools.partial(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsemlp.data import ImageDataset
+from sparsemlp.evaluation import Evaluation
 from sparsemlp.plan import block_counts
 from sparsemlp.population_program import (
     evaluate_population,
@@ -19,7 +20,6 @@ from sparsemlp.population_program import (
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState, state_of_seed
 from sparsemlp.trainer import Trainer
-from sparsemlp.training import Evaluation
 
 
 class PopulationTrainer(Trainer):

@@ -14,6 +14,7 @@ from sparsemlp.config_file import to_json
 from sparsemlp.data import ImageDataset, hold_out
 from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.environment import describe_environment
+from sparsemlp.evaluation import Evaluation
 from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.keeper import Keeper
@@ -34,7 +35,6 @@ from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings
 from sparsemlp.tensorboard import TensorBoard, require_tensorboardx
 from sparsemlp.train_state import Program, TrainState, initial_state, no_totals
-from sparsemlp.training import Evaluation
 
 
 class Recorder(contextlib.AbstractContextManager["Recorder"]):

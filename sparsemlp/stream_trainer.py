@@ -19,12 +19,13 @@ from sparsemlp.data.imagenet import (
     training_pipeline,
     validation_pipeline,
 )
+from sparsemlp.evaluation import Evaluation
 from sparsemlp.parallel import join, split, usable
 from sparsemlp.processes import wait_for_all
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState
 from sparsemlp.trainer import PhasedTrainer
-from sparsemlp.training import Evaluation, is_healthy, train_step
+from sparsemlp.training import is_healthy, train_step
 from sparsemlp.varying import AXIS
 
 _STEPS_AHEAD = 2

@@ -11,11 +11,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from sparsemlp.data import ImageDataset
+from sparsemlp.evaluation import Evaluation, evaluate, evaluation_batches
 from sparsemlp.parallel import replicate
 from sparsemlp.processes import agree, count, wait_for_all
 from sparsemlp.schedule import Phase
 from sparsemlp.train_state import Program, TrainState, epoch_order
-from sparsemlp.training import Evaluation, evaluate, evaluation_batches, train_steps
+from sparsemlp.training import train_steps
 
 _EVALUATION_BATCH = 1000
 

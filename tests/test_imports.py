@@ -72,6 +72,7 @@ LAYERS = (
     ("report",),
     ("train_state", "grouping", "run_names"),
     ("forward_backward", "program", "keeper"),
+    ("evaluation",),
     ("training",),
     ("trainer", "recorder", "population_program"),
     ("stream_trainer", "follower"),

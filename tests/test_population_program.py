@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
+from sparsemlp.evaluation import evaluate, evaluation_batches
 from sparsemlp.plan import all_rules, block_counts
 from sparsemlp.population_program import (
     evaluate_population,
@@ -21,7 +22,7 @@ from sparsemlp.population_program import (
 from sparsemlp.program import build_program
 from sparsemlp.rules import BlockMasking
 from sparsemlp.train_state import Program, TrainState, epoch_order, initial_state
-from sparsemlp.training import evaluate, evaluation_batches, train_steps
+from sparsemlp.training import train_steps
 
 compilation_cache = tiny.compilation_cache
 DATA = tiny.dataset()

@@ -203,11 +203,12 @@ def test_an_error_of_one_process_ends_both(data, tmp_path):
 def test_an_occupied_folder_ends_both_and_so_do_devices_that_are_left_out(data, tmp_path):
     (tmp_path / "file").touch()
     environment = launch.environment(tmp_path / "compiled")
-    for changes, reason in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"out": tmp_path}, f"the run folder {tmp_path} is not empty"),
         ({"devices": 2}, "--devices=2: 2 processes train on all of their 4 devices together"),
-    ):
-        flags = arguments(data, **({"out": tmp_path / "run"} | changes))
+    )
+    for changes, reason in cases:
+        flags = arguments(data, changes.pop("out", tmp_path / "run"), **changes)
         with launch.started(flags, environment) as started:
             ends = launch.ended(started)
         assert [code for code, _ in ends] == [2, 2], ends

@@ -14,10 +14,11 @@ from sparsemlp.augment import normalize
 from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
+from sparsemlp.evaluation import evaluate, evaluation_batches
 from sparsemlp.program import build_program
 from sparsemlp.settings import resolve
 from sparsemlp.train_state import Program, initial_state
-from sparsemlp.training import evaluate, evaluation_batches, train_step
+from sparsemlp.training import train_step
 
 compilation_cache = tiny.compilation_cache
 OPTIONS: dict[str, Any] = {

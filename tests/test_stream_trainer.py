@@ -17,12 +17,13 @@ from tiny_images import PER_CLASS, write_folder
 
 from sparsemlp.config import Config
 from sparsemlp.data.imagenet import ImageSet, open_image_set, training_pipeline
+from sparsemlp.evaluation import evaluate
 from sparsemlp.program import build_program
 from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.settings import Settings, resolve
 from sparsemlp.stream_trainer import StreamTrainer
 from sparsemlp.train_state import TrainState, initial_state
-from sparsemlp.training import evaluate, train_step
+from sparsemlp.training import train_step
 
 compilation_cache = tiny.compilation_cache
 HERE = Path(__file__).parent

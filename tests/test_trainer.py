@@ -11,11 +11,11 @@ import optax
 import pytest
 import tiny
 
+from sparsemlp.evaluation import Evaluation, evaluate, evaluation_batches
 from sparsemlp.program import build_program
 from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.train_state import Program, TrainState, epoch_order, initial_state, no_totals
 from sparsemlp.trainer import Trainer
-from sparsemlp.training import Evaluation, evaluate, evaluation_batches
 
 compilation_cache = tiny.compilation_cache
 FOREVER = 1e9

@@ -1,4 +1,4 @@
-"""A training step and an evaluation, held against what they are defined to do."""
+"""A training step, held against what it is defined to do."""
 
 import dataclasses
 import functools
@@ -13,24 +13,25 @@ import numpy as np
 import optax
 import pytest
 import tiny
+from tiny_training import (
+    DATA,
+    PATHS,
+    RATE,
+    all_logits,
+    batches,
+    built,
+    kept_by_hand,
+    kernel,
+    on_device,
+    run,
+    spread,
+)
 
-from sparsemlp.augment import normalize
-from sparsemlp.plan import select_masks
-from sparsemlp.program import build_program
-from sparsemlp.train_state import Program, TrainState, epoch_order, initial_state
-from sparsemlp.training import evaluate, evaluation_batches, train_step, train_steps
+from sparsemlp.evaluation import evaluate
+from sparsemlp.train_state import Program, epoch_order, initial_state
+from sparsemlp.training import train_step
 
 compilation_cache = tiny.compilation_cache
-DATA = tiny.dataset()
-RATE = 0.03
-KINDS = ("XPatch", "XChannel1", "XChannel2")
-PATHS = [f"block_0/{kind}/kernel" for kind in KINDS]
-
-
-@functools.cache
-def built(**changes: Any) -> Program:
-    """A program whose first epoch trains at the peak rate, high enough to change masks."""
-    return build_program(tiny.settings(**({"lr": RATE, "warmup_epochs": 0} | changes)), DATA)
 
 
 @pytest.fixture(scope="module")
@@ -42,50 +43,6 @@ def program() -> Program:
 def plain() -> Program:
     """A program that draws nothing at random."""
     return built(**tiny.PLAIN)
-
-
-@functools.cache
-def on_device() -> tuple[jax.Array, jax.Array]:
-    return jnp.asarray(DATA.train_images), jnp.asarray(DATA.train_labels)
-
-
-def run(
-    program: Program, state: TrainState, n_steps: int, *, start: int = 0, masked: bool = True
-) -> tuple[TrainState, bool]:
-    """Whole batches of epoch 0 from `start`; the state is used up."""
-    state, healthy = train_steps(
-        program,
-        state,
-        *on_device(),
-        epoch_order(program.seed, jnp.int32(0), tiny.N_TRAIN),
-        jnp.int32(start * tiny.BATCH),
-        jnp.int32(n_steps),
-        batch_size=tiny.BATCH,
-        masked=masked,
-    )
-    return state, bool(healthy)
-
-
-def kernel(params: Any, path: str) -> np.ndarray:
-    for key in path.split("/"):
-        params = params[key]
-    return np.asarray(params, np.float64)
-
-
-def kept_by_hand(weights: np.ndarray) -> np.ndarray:
-    """The k largest blocks of a kernel `[in, out]`, bool `[in / cols, out / rows]`."""
-    rows, cols = tiny.BLOCK
-    n_in, n_out = weights.shape
-    tiles = weights.reshape(n_in // cols, cols, n_out // rows, rows)
-    squares = np.square(tiles).sum(axis=(1, 3))
-    k = math.ceil(squares.size * (1 - tiny.RATIO))
-    return squares >= np.sort(squares.reshape(-1))[-k]
-
-
-def spread(grid: np.ndarray) -> np.ndarray:
-    """A block grid as a mask of single weights, `[in, out]`."""
-    rows, cols = tiny.BLOCK
-    return np.kron(grid, np.ones((cols, rows))).astype(bool)
 
 
 def norm(params: Any) -> float:
@@ -271,90 +228,6 @@ def test_a_parameter_that_is_not_finite_is_told(program: Program, bad: float):
     }
     _, healthy = run(program, dataclasses.replace(start, params=params), 1)
     assert not healthy
-
-
-@functools.cache
-def _logits(program: Program, masked: bool) -> Any:
-    def compute(params: Any, images: jax.Array) -> Any:
-        masks = select_masks(params, program.model.plan) if masked else {}
-        inputs = normalize(images, program.mean, program.std)
-        return program.model.apply({"params": params, "masks": masks}, inputs)
-
-    return jax.jit(compute)
-
-
-def all_logits(program: Program, params: Any, images: np.ndarray, *, masked: bool) -> np.ndarray:
-    """The logits of images, in one batch."""
-    return np.asarray(_logits(program, masked)(params, jnp.asarray(images)), np.float64)
-
-
-@pytest.fixture(scope="module")
-def trained(program: Program) -> Any:
-    """Parameters after a few steps, which guess better than chance or worse, but not alike."""
-    state, _ = run(program, initial_state(program), 5)
-    return state.params
-
-
-@functools.cache
-def batches() -> tuple[jax.Array, jax.Array]:
-    """The test set in batches that it does not fill."""
-    return evaluation_batches(DATA.test_images, DATA.test_labels, 8)
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_evaluation_is_a_recount_with_the_masks_of_the_parameters_it_is_given(
-    program: Program, trained: Any, masked: bool
-):
-    for params in (initial_state(program).params, trained):
-        found = evaluate(program, params, {}, {}, *batches(), masked=masked)
-        logits = all_logits(program, params, DATA.test_images, masked=masked)
-        guesses = np.argsort(-logits, axis=1)
-        right = guesses == DATA.test_labels[:, None]
-        assert int(found.top1) == right[:, :1].sum()
-        assert int(found.top5) == right[:, :5].sum()
-        dropped = 0.0
-        for path in PATHS:
-            weights = kernel(params, path)
-            kept = kept_by_hand(weights) if masked else np.ones_like(found.kept[path])
-            np.testing.assert_array_equal(found.kept[path], kept.reshape(-1))
-            if masked:
-                dropped += np.square(weights[~spread(kept)]).sum()
-        assert float(found.dropped_norm) == pytest.approx(math.sqrt(dropped), rel=1e-6)
-
-
-def test_masks_matter_to_an_evaluation(program: Program, trained: Any):
-    """Otherwise the recount above would prove nothing."""
-    one, other = (
-        all_logits(program, trained, DATA.test_images, masked=masked) for masked in (True, False)
-    )
-    assert np.abs(one - other).max() > 1e-4
-
-
-@pytest.mark.parametrize("batch_size", [1, 7, 8, 20])
-def test_test_batches_hold_every_image_once(batch_size: int):
-    images, labels = evaluation_batches(DATA.test_images, DATA.test_labels, batch_size)
-    assert images.shape[:2] == labels.shape == (math.ceil(20 / batch_size), batch_size)
-    counts = np.asarray(labels).reshape(-1) >= 0
-    np.testing.assert_array_equal(np.asarray(labels).reshape(-1)[counts], DATA.test_labels)
-    flat = np.asarray(images).reshape(-1, *DATA.test_images.shape[1:])
-    np.testing.assert_array_equal(flat[counts], DATA.test_images)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_collapsed_model_scores_chance(program: Program, value: float):
-    """Constant logits are a guess of one class, not of all: 10% and 50% of ten equal classes."""
-    params = initial_state(program).params
-    constant = jax.tree.map(jnp.zeros_like, params)
-    constant["head"]["bias"] = jnp.full(10, value, jnp.float32)
-    found = evaluate(program, constant, {}, {}, *batches(), masked=True)
-    assert np.bincount(DATA.test_labels).tolist() == [2] * 10
-    assert (int(found.top1), int(found.top5)) == (2, 10)
-
-
-def test_a_model_of_nan_guesses_nothing_right(program: Program):
-    params = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), initial_state(program).params)
-    found = evaluate(program, params, {}, {}, *batches(), masked=True)
-    assert (int(found.top1), int(found.top5)) == (0, 0)
 
 
 def test_bfloat16_keeps_float32_parameters_and_stays_near(plain: Program):
