@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import launch
 import pytest
 import tiny
 import tiny_stream
@@ -157,3 +158,18 @@ def test_four_devices_train_on_tfds_with_worker_processes(tmp_path: Path):
         assert f"on {devices} x cpu" in done.stdout
         losses.append([record["loss"] for record in tiny.records(out)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_decode_and_train_each_its_part(folder: Path, finished: Path, tmp_path: Path):
+    """Two devices each; the last batch, 7 images in 8 rows, is computed whole by all of them."""
+    out = tmp_path / "out"
+    flags = [*tiny.flags(**tiny_stream.RUN), f"--dataset={folder}", f"--out={out}"]
+    with launch.started(flags, launch.environment(tmp_path / "compiled")) as started:
+        ends = launch.ended(started)
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert "on 4 x cpu in 2 processes, 2 images each" in ends[0][1]
+    found, expected = tiny.records(out), tiny.records(finished)
+    for name in ("loss", "test_loss"):
+        values = [[record[name] for record in records] for records in (found, expected)]
+        assert values[0] == pytest.approx(values[1], rel=1e-4)
