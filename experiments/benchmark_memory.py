@@ -92,6 +92,7 @@ def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
     for batch in options.batch_size:
         if batch < 1:
             raise InputError(f"--batch-size={batch} is no number of images: at least 1")
+    compared = variants(options)
     for batch in options.batch_size:
         if options.show != "rules":
             print_options(options.model, _MODELS[options.model], batch)
@@ -99,7 +100,7 @@ def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
             continue
         rows: dict[str, Row] = {}
         kept: dict[str, list[Residual]] = {}
-        for name, variant in variants(options).items():
+        for name, variant in compared.items():
             make = functools.partial(_step, options.model, variant, batch)
             kept[name] = residuals(*make())
             n_bytes = sum(residual.n_bytes for residual in kept[name])

@@ -86,6 +86,6 @@ def _command(options: OneStep) -> list[str]:
     config = options.run
     names = ("block", "ratio", "mask_layers", "batch_size", "patch_size", "dim", "depth")
     flags = [f"--{name.replace('_', '-')}={getattr(config, name)}" for name in names]
-    flags += [f"--expansion={config.expansion}", f"--image-size={options.image_size}"]
+    flags += [f"--expansion={config.expansion}", f"--size={options.size}"]
     program = Path(__file__).parent / "one_step.py"
     return this_python(str(program), *flags, f"--n-classes={options.n_classes}")

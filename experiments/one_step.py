@@ -32,7 +32,7 @@ class OneStep:
 
     run: Annotated[Config, tyro.conf.arg(name="")] = dataclasses.field(default_factory=Config)
     """What to train."""
-    image_size: int = 32
+    size: int = 32
     """Height and width of an image, in pixels."""
     n_classes: int = 10
     """Number of classes."""
@@ -58,7 +58,7 @@ def random_images(n_images: int, image_size: int, n_classes: int) -> ImageDatase
 def steps(options: OneStep) -> Callable[[int], None]:
     """Makes so many masked steps and waits for them; the first call compiles."""
     settings = resolve(options.run, "noise")
-    dataset = random_images(settings.batch_size, options.image_size, options.n_classes)
+    dataset = random_images(settings.batch_size, options.size, options.n_classes)
     program = build_program(settings, dataset)
     images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)
     order = jnp.arange(len(labels), dtype=jnp.int32)

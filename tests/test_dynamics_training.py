@@ -77,6 +77,7 @@ def test_the_ratio_grows_and_frozen_masks_stay(case):
         assert np.all((counts >= 7) | (counts <= 17))
 
 
+@pytest.mark.slow
 def test_the_adaptive_ratio_follows_the_losses_that_the_run_recorded(data, tmp_path):
     out = tmp_path / "run"
     assert tiny.start(data, out, **ADAPTIVE) == 0

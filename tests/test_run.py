@@ -227,6 +227,7 @@ def test_a_signal_stops_at_the_next_step_and_a_resumed_run_ends_the_same(
     tiny.assert_same_outcome(out, finished)
 
 
+@pytest.mark.slow
 def test_a_run_with_an_average_and_parts_resumes_bit_for_bit(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -152,6 +152,7 @@ def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path
     assert trainer.measures()["seconds_waiting"] == 0
 
 
+@pytest.mark.slow
 def test_four_devices_give_the_losses_of_one_over_20_steps(images: ImageSet):
     """The last batch, 7 images in 8 rows, is computed whole by every device."""
     environment = os.environ | {

@@ -7,7 +7,7 @@ import types
 import one_step
 import pytest
 
-TINY = ["--dim=8", "--depth=1", "--expansion=2", "--batch-size=4", "--image-size=8"]
+TINY = ["--dim=8", "--depth=1", "--expansion=2", "--batch-size=4", "--size=8"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -34,7 +34,7 @@ def test_one_step_lies_between_the_marks(monkeypatch):
     )
     monkeypatch.setattr(one_step, "steps", counted)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: runtime)
-    assert run(monkeypatch, "--block=2x4", "--ratio=0.5") == 0
+    assert run(monkeypatch, "--block=2x4", "--ratio=0.5", "--engine=reference") == 0
     assert seen == ["2 steps", "start", "1 steps", "stop"]
 
 

@@ -160,6 +160,7 @@ def ended_by(program: subprocess.Popen[str], number: signal.Signals) -> tuple[st
         raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent_in_silence(
     image_folder: Path, tmp_path: Path, number: signal.Signals
