@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
+import launch
 import numpy as np
 import pytest
 import tiny
@@ -26,7 +26,6 @@ from sparsemlp.train_state import TrainState, initial_state
 from sparsemlp.training import train_step
 
 compilation_cache = tiny.compilation_cache
-HERE = Path(__file__).parent
 N_TRAIN, N_VALIDATION = (sum(counts) for counts in PER_CLASS.values())
 
 
@@ -153,19 +152,14 @@ def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path
 
 
 @pytest.mark.slow
-def test_four_devices_give_the_losses_of_one_over_20_steps(images: ImageSet):
+def test_four_devices_give_the_losses_of_one_over_20_steps(images: ImageSet, tmp_path: Path):
     """The last batch, 7 images in 8 rows, is computed whole by every device."""
-    environment = os.environ | {
-        "JAX_NUM_CPU_DEVICES": "4",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]),
-    }
     folder = images.train.folder.parent  # type: ignore[attr-defined]
     done = subprocess.run(
         [sys.executable, __file__, folder],
         capture_output=True,
         text=True,
-        env=environment,
+        env=launch.environment(tmp_path / "compiled", devices=4),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
