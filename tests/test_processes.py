@@ -69,13 +69,10 @@ def test_options_that_differ_are_named(monkeypatch):
         processes.require_alike({"--lr": 0.1, "--seed": 5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "backward"),
-    [
-        ("cpu", "masked"),
-        pytest.param("reference", "masked", marks=pytest.mark.slow),
-        pytest.param("reference", "straight_through", marks=pytest.mark.slow),
-    ],
+    [("cpu", "masked"), ("reference", "masked"), ("reference", "straight_through")],
 )
 def test_two_processes_give_the_losses_of_one_device_over_20_steps(engine, backward, tmp_path):
     program = (launch.ROOT / "tests" / "on_processes.py").read_text()

@@ -23,6 +23,7 @@ def test_the_examples_run(example: str) -> None:
     exec(compile(example, "README.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_the_first_command_trains(tmp_path: Path) -> None:
     first = next(command for command in _commands() if "--epochs=2" in command)
     words = [sys.executable, *shlex.split(first)[1:], "--dataset=digits", f"--out={tmp_path}/run"]

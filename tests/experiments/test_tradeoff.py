@@ -26,6 +26,7 @@ def write_run(folder: Path, config: Config, accuracies: list[float]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_run_is_a_point_and_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture):
     dense = dataclasses.replace(DENSE, dataset="cifar10")
     pruned = dataclasses.replace(dense, activation="8x8:0.8")
