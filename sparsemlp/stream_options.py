@@ -4,9 +4,9 @@ from typing import Any
 
 from sparsemlp.config import Config
 from sparsemlp.data import is_streamed
+from sparsemlp.data.imagenet.image_set import IMAGE_SIZE
 from sparsemlp.errors import InputError
 
-_IMAGE_SIZE = 224
 _MOST_WORKERS = 1024
 _BY_PIPELINE = {"flip": 0.0, "crop_padding": 0}
 """What the input pipeline does in its own way, a random resized crop and a flip."""
@@ -16,7 +16,7 @@ def stream_defaults(config: Config) -> dict[str, Any]:
     """Defaults that differ from the recipe's where the data set is a large one."""
     if not is_streamed(config.dataset):
         return {}
-    size = _IMAGE_SIZE if config.image_size is None else config.image_size
+    size = IMAGE_SIZE if config.image_size is None else config.image_size
     return _BY_PIPELINE | {"image_size": size}
 
 

@@ -17,6 +17,7 @@ from tiny_images import PER_CLASS, write_folder
 
 from sparsemlp.config import Config
 from sparsemlp.data.imagenet import ImageSet, open_image_set, training_pipeline
+from sparsemlp.data.imagenet.folder import FolderSource
 from sparsemlp.evaluation import evaluate
 from sparsemlp.program import build_program
 from sparsemlp.schedule import DENSE, MASKED
@@ -35,8 +36,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
     return open_image_set(str(folder), image_size=tiny_stream.IMAGE_SIZE)
 
 
+def folder_of(images: ImageSet) -> str:
+    assert isinstance(images.train, FolderSource)
+    return str(images.train.folder.parent)
+
+
 def settings(images: ImageSet, **changes: Any) -> Settings:
-    config = Config(**(tiny_stream.RUN | {"dataset": str(images.train.folder.parent)} | changes))  # type: ignore[attr-defined]
+    options: dict[str, Any] = tiny_stream.RUN | {"dataset": folder_of(images)} | changes
+    config = Config(**options)
     return resolve(config, images.name)
 
 
@@ -154,7 +161,7 @@ def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path
 @pytest.mark.slow
 def test_four_devices_give_the_losses_of_one_over_20_steps(images: ImageSet, tmp_path: Path):
     """The last batch, 7 images in 8 rows, is computed whole by every device."""
-    folder = images.train.folder.parent  # type: ignore[attr-defined]
+    folder = folder_of(images)
     done = subprocess.run(
         [sys.executable, __file__, folder],
         capture_output=True,
