@@ -119,8 +119,8 @@ class Config:
     precision: str = "float32"
     """Dtype of the computation: float32 or bfloat16. Parameters are float32."""
     engine: str = "auto"
-    """Who computes the sparse products: auto, cpu, mosaic (a Hopper GPU), triton (an NVIDIA GPU),
-    jax-triton (the same with the extra triton), reference."""
+    """Who computes the sparse products: auto, cpu, mosaic (a Hopper GPU; in bfloat16 also Ampere),
+    triton (an NVIDIA GPU), jax-triton (the same with the extra triton), reference."""
     devices: Annotated[int | None, open_default("INT", "all that JAX sees")] = None
     """Devices that share every batch; the numbers are those of one to rounding."""
     remat: bool = False

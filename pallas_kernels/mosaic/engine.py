@@ -1,5 +1,6 @@
-"""Engine `mosaic`: Pallas kernels for Hopper GPUs that load the kept blocks and no others."""
+"""Engine `mosaic`: Pallas kernels for Hopper and Ampere that load the kept blocks and no others."""
 
+import functools
 import math
 
 import jax
@@ -7,14 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import Engine, SparseLayer
-from pallas_kernels.mosaic import gradient, launch, products
+from pallas_kernels.mosaic import ampere_gradient, ampere_products, gradient, launch, products
+from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.reference import Reference
 
 DTYPES = ("float32", "bfloat16")
 SIDES = (16, 32, 64, 128)
 """Sides of blocks: of one step of tensor cores at least, and at most what registers hold."""
-CAPABILITY = "9.0"
-"""Of the GPUs that have the instructions: Hopper; later ones have others in their place."""
+HOPPER = "9.0"
+"""Compute capability of the GPUs that have `wgmma`; later ones have others in its place."""
+AMPERE = "8."
+"""What that of GPUs begins with whose kernels copy by `cp.async` and multiply by `mma.sync`."""
 _TF32 = (None, "default", "fastest", "tensorfloat32", "bfloat16", "TF32_TF32_F32")
 _REFERENCE = Reference()
 
@@ -22,21 +26,26 @@ _REFERENCE = Reference()
 class Mosaic(Engine):
     """Computes the products of kept blocks by warpgroups; sums are taken in float32.
 
-    Float32 operands are multiplied in TF32, whose 10 bits tensor cores take by cutting off the
-    rest; where `jax_default_matmul_precision` asks for more, this engine declines. Along the tokens
-    XLA transposes x, dy and the results, so that features lie side by side. Nothing was measured on
-    a GPU yet: `auto` leaves this engine out.
+    Hopper has kernels of its own; those of Ampere (and of Ada, compute capability 8.9) compute
+    bfloat16 alone, the one dtype of ours that JAX multiplies there. Float32 operands are multiplied
+    in TF32, whose 10 bits tensor cores take by cutting off the rest; where
+    `jax_default_matmul_precision` asks for more, this engine declines. Along the tokens XLA
+    transposes x, dy and the results, so that features lie side by side. Nothing was measured on a
+    GPU yet: `auto` leaves this engine out.
 
     Attributes:
       interpret: whether JAX interprets the kernels, on any platform, instead of compiling them, and
         looks for races: for tests.
+      capability: compute capability of the GPU whose kernels are taken, as `8.0`; None: of the
+        device that JAX computes on.
     """
 
     name = "mosaic"
     measured = False
 
-    def __init__(self, interpret: bool = False) -> None:
+    def __init__(self, interpret: bool = False, capability: str | None = None) -> None:
         self.interpret = interpret
+        self.capability = capability
 
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
         """Why not: another platform, GPU or dtype, blocks that do not fit, JAX, more than TF32.
@@ -50,21 +59,38 @@ class Mosaic(Engine):
             )
         if layer.dtype not in DTYPES:
             return f"it computes {' and '.join(DTYPES)}, not {layer.dtype}"
+        capability = self._capability()
+        is_ampere = capability.startswith(AMPERE)
+        if not is_ampere and capability != HOPPER:
+            return (
+                f"it is for GPUs of compute capability {HOPPER} (Hopper) and {AMPERE}x (Ampere, "
+                f"Ada), not {capability}: engine 'triton' is for others too"
+            )
+        if is_ampere and layer.dtype != "bfloat16":
+            return (
+                f"on a GPU of compute capability {capability} it computes bfloat16, not "
+                f"{layer.dtype}: engine 'triton' computes both"
+            )
         is_masked = layer.n_kept * math.prod(layer.block) < math.prod(layer.kernel_shape)
+        rows, cols = layer.block
         if is_masked and not set(layer.block) <= set(SIDES):
-            sides, (rows, cols) = ", ".join(map(str, SIDES)), layer.block
+            sides = ", ".join(map(str, SIDES))
             return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
+        if (
+            is_masked
+            and is_ampere
+            and not ampere_products.fits(layer.block, shared_memory_bytes(capability))
+        ):
+            return (
+                f"on a GPU of compute capability {capability} blocks of {rows}x{cols} are too "
+                "small to be copied by a warpgroup or too large for shared memory: engine 'triton' "
+                "takes them"
+            )
         precision = jax.config.jax_default_matmul_precision
         if layer.dtype == "float32" and precision not in _TF32 and not self.interpret:
             return (
                 "it multiplies float32 in TF32, and jax_default_matmul_precision is "
                 f"{precision!r}: engine 'triton' goes by that"
-            )
-        capability = getattr(jax.devices()[0], "compute_capability", CAPABILITY)
-        if not self.interpret and capability != CAPABILITY:
-            return (
-                f"it is for GPUs of compute capability {CAPABILITY} (Hopper), not {capability}: "
-                "engine 'triton' is for others too"
             )
         return launch.missing(self.interpret)
 
@@ -105,7 +131,8 @@ class Mosaic(Engine):
             return _REFERENCE.kernel_gradient(x, dy, kept, layer)
         x, dy = (jnp.moveaxis(a, layer.axis, -1) for a in (x, dy))
         x, dy = (a.reshape(-1, a.shape[-1]) for a in (x, dy))
-        return gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
+        kernels = ampere_gradient if self._capability().startswith(AMPERE) else gradient
+        return kernels.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
 
     def _multiply(
         self,
@@ -118,7 +145,11 @@ class Mosaic(Engine):
         transposed: bool,
     ) -> Float[Array, "..."]:
         x = jnp.moveaxis(x, layer.axis, -1)
-        y = products.multiply(
+        multiply, capability = products.multiply, self._capability()
+        if capability.startswith(AMPERE):
+            memory_bytes = shared_memory_bytes(capability)
+            multiply = functools.partial(ampere_products.multiply, memory_bytes=memory_bytes)
+        y = multiply(
             x.reshape(-1, x.shape[-1]),
             kernel,
             bias,
@@ -128,3 +159,7 @@ class Mosaic(Engine):
             interpret=self.interpret,
         )
         return jnp.moveaxis(y.reshape(*x.shape[:-1], y.shape[-1]), -1, layer.axis)
+
+    def _capability(self) -> str:
+        """That of the GPU whose kernels are taken; of a Hopper where there is no GPU."""
+        return self.capability or getattr(jax.devices()[0], "compute_capability", HOPPER)

@@ -153,9 +153,30 @@ def kernel_gradient(
         n_warpgroups=n_compute + 1,
         interpret=interpret,
     )
-    blocks = jnp.sum(parts.reshape(n_shares, -1, height, width), axis=0).astype(x.dtype)
+    parts = parts.reshape(n_shares, -1, height, width)
+    return spread_parts(parts, groups, kept, layer, is_swapped=is_swapped)
+
+
+def spread_parts(
+    parts: Float[Array, "shares entries height width"],
+    groups: Groups,
+    kept: Int[Array, " k"],
+    layer: SparseLayer,
+    *,
+    is_swapped: bool,
+) -> Float[Array, "in out"]:
+    """`dW` from the sums of every share of the rows.
+
+    Args:
+      parts: float32, for every entry of the groups its block, or that turned.
+      groups: as they were computed together.
+      kept: ids of the kept blocks.
+      layer: the layer.
+      is_swapped: whether blocks are turned.
+    """
+    blocks = jnp.sum(parts, axis=0).astype(layer.dtype)
     blocks = blocks.swapaxes(1, 2) if is_swapped else blocks
-    if n_together > 1:
+    if blocks.shape[0] != groups.column.size:
         blocks = blocks[groups.place]
     return spread_blocks(blocks, kept, layer.kernel_shape)
 

@@ -1,4 +1,4 @@
-"""The one place that knows JAX's Mosaic GPU, the way to program a GPU by warpgroups of 128 threads.
+"""What knows JAX's Mosaic GPU, the way to program a GPU by warpgroups of 128 threads.
 
 That interface changes between minor versions of JAX; when it does, this file is what changes. What
 is called a thread here is a warpgroup.

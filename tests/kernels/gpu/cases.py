@@ -13,7 +13,7 @@ from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient
 from pallas_kernels.tuning import Problem
 
 TRITON = Triton()
-ENGINES = {"triton": TRITON, "mosaic": Mosaic()}
+ENGINES = {"triton": TRITON, "mosaic": Mosaic(), "mosaic-ampere": Mosaic(capability="8.0")}
 N_IN, N_OUT = 384, 1536
 METHODS = {
     "product": "product",
@@ -204,6 +204,23 @@ MANY_OF_MOSAIC = [
     case("gradient", (64, 32), BFLOAT16, -1, engine="mosaic"),
 ]
 """Each kernel of engine `mosaic` with the blocks that are meant to be used, on Hopper."""
+
+FEW_OF_AMPERE = [
+    case(kernel, (32, 16), BFLOAT16, -1, engine="mosaic-ampere")
+    for kernel in ("product", "transposed", "gradient")
+]
+"""Each kernel of engine `mosaic` for Ampere."""
+
+MANY_OF_AMPERE = [
+    *FEW_OF_AMPERE,
+    *(
+        case(kernel, block, BFLOAT16, -1, engine="mosaic-ampere")
+        for kernel in ("product", "transposed", "gradient")
+        for block in ((16, 32), (32, 32), (64, 64), (128, 128), (16, 128), (128, 16))
+    ),
+]
+"""Each of them with the blocks that are meant to be used, panels that stay and panels that come
+along with the weights."""
 
 
 def configured(

@@ -87,8 +87,8 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
       folder: an empty folder to work in.
 
     Returns:
-      By `case architecture`: `registers`, `spills` (bytes), and how many `wgmma` and `mma`
-      instructions its kernel has, and `serialised`, of whether wgmma waits for itself.
+      By `case architecture`: `registers`, `spills` (bytes), how many `wgmma`, `mma`, `cp.async` and
+      `ldmatrix` instructions its kernel has, and `serialised`: whether wgmma waits for itself.
     """
     spec = importlib.util.find_spec("nvidia.cu13")
     assert spec is not None
@@ -123,7 +123,7 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _main(folder: Path) -> None:
     import jax
-    from cases import IN_TABLES, MANY, MANY_OF_MOSAIC, SAMPLED
+    from cases import IN_TABLES, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, SAMPLED
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -134,8 +134,10 @@ def _main(folder: Path) -> None:
         )
         mesh = topologies.make_mesh(topology, (1,), ("x",))
         whole = NamedSharding(mesh, PartitionSpec())
-        of_triton = (*MANY, *IN_TABLES, *SAMPLED)
-        for case in of_triton if architecture == "sm_80" else (*of_triton, *MANY_OF_MOSAIC):
+        numbers = (8, 0) if architecture == "sm_80" else (9, 0)
+        mosaic_target()._infer_arch = lambda numbers=numbers: numbers
+        of_mosaic = MANY_OF_AMPERE if architecture == "sm_80" else MANY_OF_MOSAIC
+        for case in (*MANY, *IN_TABLES, *SAMPLED, *of_mosaic):
             operands = [
                 jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole) for a in case.operands
             ]
@@ -147,6 +149,13 @@ def _main(folder: Path) -> None:
             found[name] = _report(new, case.kernel, architecture)
             print(name, found[name], flush=True)
     (folder / "found.json").write_text(json.dumps(found))
+
+
+def mosaic_target() -> Any:
+    """The module whose `_infer_arch` tells Mosaic its GPU: without one it takes a Hopper for it."""
+    from jax.experimental.mosaic.gpu import core, utils
+
+    return utils if hasattr(utils, "_infer_arch") else core
 
 
 def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, Any]:
@@ -166,6 +175,8 @@ def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, An
         "spills": sum(map(int, spills)),
         "wgmma": text.count("wgmma.mma_async"),
         "mma": text.count("mma.sync"),
+        "cp.async": len(re.findall(r"cp\.async\.c[ag]", text)),
+        "ldmatrix": text.count("ldmatrix.sync"),
         "serialised": "wgmma.mma_async instructions are serialized" in log,
     }
 

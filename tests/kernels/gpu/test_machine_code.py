@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from cases import IN_TABLES, MANY, MANY_OF_MOSAIC, SAMPLED, Case
+from cases import IN_TABLES, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, SAMPLED, Case
 from machine_code import ARCHITECTURES, compile_all, missing
 
 pytestmark = pytest.mark.aot
@@ -41,6 +41,16 @@ def test_a_kernel_of_warpgroups_spills_nothing_and_its_products_run_beside_it(fo
     assert report["registers"] <= 255
     assert report["wgmma"] > 0, report
     assert not report["serialised"], report
+
+
+@pytest.mark.parametrize("case", MANY_OF_AMPERE, ids=str)
+def test_a_kernel_for_ampere_spills_nothing_copies_and_turns_on_the_way(found, case: Case):
+    report = found[f"{case} sm_80"]
+    assert report["spills"] == 0, report
+    assert report["registers"] <= 255
+    assert report["mma"] > 0, report
+    assert report["cp.async"] > 0, report
+    assert report["ldmatrix"] > 0, report
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -55,8 +55,10 @@ def test_float32_is_declined_where_more_than_tf32_is_asked_for(precision):
     assert narrow is None
 
 
-@pytest.mark.parametrize(("capability", "runs"), [("8.0", False), ("9.0", True), ("10.0", False)])
-def test_only_hopper_has_its_instructions(capability, runs, monkeypatch):
+@pytest.mark.parametrize(
+    ("capability", "runs"), [("7.5", False), ("8.0", True), ("9.0", True), ("10.0", False)]
+)
+def test_there_are_kernels_for_ampere_and_hopper_alone(capability, runs, monkeypatch):
     class Device:
         compute_capability = capability
 
