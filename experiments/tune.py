@@ -129,7 +129,8 @@ def _able(engine: Engine, kernel: str, layer: SparseLayer) -> bool:
     if kernel == "mlp":
         n_in, n_out = sorted(layer.kernel_shape)
         pair = [dataclasses.replace(layer, kernel_shape=s) for s in ((n_in, n_out), (n_out, n_in))]
-        return engine.fuses(pair[0], pair[1])
+        able = all(engine.reason_against(each, "gpu") is None for each in pair)
+        return able and engine.fuses(pair[0], pair[1])
     return kernel not in PRODUCTS or engine.reason_against(layer, "gpu") is None
 
 

@@ -19,6 +19,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import SparseLayer
+from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import list_columns, list_rows
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.ampere import LEAST_ENTRIES, ROWS, Instructions, padded, shared
@@ -95,9 +96,10 @@ def multiply(
     *,
     transposed: bool,
     interpret: bool,
+    with_gelu: bool = False,
     memory_bytes: int,
 ) -> Float[Array, "rows m"]:
-    """`x (W * M) + b`, or with `transposed` `x (W * M)^T`.
+    """`x (W * M) + b`, GELU of it, or with `transposed` `x (W * M)^T`.
 
     Args:
       x: `[rows, n]`; n is `in`, or `out` if transposed.
@@ -107,6 +109,7 @@ def multiply(
       layer: the layer, bfloat16, without regard to its axis.
       transposed: which of the two products.
       interpret: whether the kernel is interpreted.
+      with_gelu: whether it is GELU of the sums that is written.
       memory_bytes: of shared memory.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
@@ -122,13 +125,14 @@ def multiply(
     parts = n_blocks if tiles.is_resident else tiles.stages
     tile = (width, depth) if transposed else (depth, width)
     y = launch.launch(
-        "sparsemlp_transposed" if transposed else "sparsemlp_product",
+        launch.product_name(transposed=transposed, with_gelu=with_gelu),
         functools.partial(
             _kernel,
             tiles=tiles,
             transposed=transposed,
             n_shares=n_shares,
             has_bias=bias is not None,
+            with_gelu=with_gelu,
             do=Instructions(interpret),
         ),
         [lists.start, lists.across, lists.order, x, kernel, *([] if bias is None else [bias])],
@@ -172,6 +176,7 @@ def _kernel(
     transposed: bool,
     n_shares: int,
     has_bias: bool,
+    with_gelu: bool,
     do: Instructions,
     panel: Any,
     ring: Any,
@@ -248,6 +253,8 @@ def _kernel(
         features = pl.ds(here.line * width, width)
         if has_bias:
             total = do.add_row(total, bias[0].at[features], x.dtype)
+        if with_gelu:
+            total, _ = gelu(total)
         do.write(total, staging, y.at[rows, features])
         return step, ahead
 

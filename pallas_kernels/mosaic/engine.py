@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import Engine, SparseLayer
+from pallas_kernels.engine import Engine, SparseLayer, Weights
+from pallas_kernels.gelu import gelu
 from pallas_kernels.mosaic import ampere_gradient, ampere_products, gradient, launch, products
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.reference import Reference
@@ -134,6 +135,49 @@ class Mosaic(Engine):
         kernels = ampere_gradient if self._capability().startswith(AMPERE) else gradient
         return kernels.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
 
+    def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
+        """Layers along the features."""
+        return first.axis == second.axis == -1
+
+    def mlp(
+        self,
+        x: Float[Array, "*batch in"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> Float[Array, "*batch out"]:
+        """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`.
+
+        Hidden units are written once, after GELU, and are not kept for the backward pass.
+        """
+        if not x.size:
+            return jnp.zeros((*x.shape[:-1], layers[1].kernel_shape[1]), x.dtype)
+        kernel, bias, kept = weights[0]
+        hidden = self._multiply(x, kernel, bias, kept, layers[0], transposed=False, with_gelu=True)
+        y = self.product(hidden, *weights[1], layers[1])
+        return x + y if residual else y
+
+    def mlp_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
+        """The gradients of x and of both layers; the hidden units are computed again from x."""
+        (w1, b1, kept1), (w2, b2, kept2) = weights
+        before = self.product(x, w1, b1, kept1, layers[0])
+        hidden, slope = gelu(before.astype(jnp.float32))
+        dhidden = self.input_gradient(dy, w2, kept2, layers[1]).astype(jnp.float32) * slope
+        hidden, dhidden = hidden.astype(x.dtype), dhidden.astype(x.dtype)
+        dw1, db1 = self.parameter_gradients(x, dhidden, kept1, layers[0])
+        dw2, db2 = self.parameter_gradients(hidden, dy, kept2, layers[1])
+        dx = self.input_gradient(dhidden, w1, kept1, layers[0])
+        first = Weights(dw1, None if b1 is None else db1)
+        second = Weights(dw2, None if b2 is None else db2)
+        return dx + dy if residual else dx, (first, second)
+
     def _multiply(
         self,
         x: Float[Array, "..."],
@@ -143,6 +187,7 @@ class Mosaic(Engine):
         layer: SparseLayer,
         *,
         transposed: bool,
+        with_gelu: bool = False,
     ) -> Float[Array, "..."]:
         x = jnp.moveaxis(x, layer.axis, -1)
         multiply, capability = products.multiply, self._capability()
@@ -156,6 +201,7 @@ class Mosaic(Engine):
             kept,
             layer,
             transposed=transposed,
+            with_gelu=with_gelu,
             interpret=self.interpret,
         )
         return jnp.moveaxis(y.reshape(*x.shape[:-1], y.shape[-1]), -1, layer.axis)

@@ -1,7 +1,7 @@
 """What knows JAX's Mosaic GPU, the way to program a GPU by warpgroups of 128 threads.
 
-That interface changes between minor versions of JAX; when it does, this file is what changes. What
-is called a thread here is a warpgroup.
+That interface changes between minor versions of JAX; when it does, this file and `ampere` are what
+changes. What is called a thread here is a warpgroup.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,6 +43,13 @@ def missing(interpret: bool = False) -> str | None:
             "'jax>=0.11.2,<0.13', or use a GPU"
         )
     return None
+
+
+def product_name(*, transposed: bool, with_gelu: bool) -> str:
+    """What a product's kernel is called in a profile."""
+    if transposed:
+        return "sparsemlp_transposed"
+    return "sparsemlp_gelu" if with_gelu else "sparsemlp_product"
 
 
 def panel_bytes(shape: Sequence[int], dtype: Any) -> int:

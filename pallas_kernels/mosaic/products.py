@@ -19,6 +19,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import SparseLayer
+from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import BlockLists, insertion_points, list_columns, list_rows
 from pallas_kernels.mosaic import launch
 
@@ -95,9 +96,10 @@ def multiply(
     *,
     transposed: bool,
     interpret: bool,
+    with_gelu: bool = False,
     memory_bytes: int = launch.SHARED_MEMORY_BYTES,
 ) -> Float[Array, "rows m"]:
-    """`x (W * M) + b`, or with `transposed` `x (W * M)^T`.
+    """`x (W * M) + b`, GELU of it, or with `transposed` `x (W * M)^T`.
 
     Tensor cores read float32 along the contracted features alone: there XLA transposes the kernel
     for the first product.
@@ -110,6 +112,7 @@ def multiply(
       layer: the layer, without regard to its axis.
       transposed: which of the two products.
       interpret: whether the kernel is interpreted.
+      with_gelu: whether it is GELU of the sums that is written.
       memory_bytes: of shared memory.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
@@ -132,7 +135,7 @@ def multiply(
         return launch.shared(shape, layer.dtype, contiguous)
 
     return launch.launch(
-        "sparsemlp_transposed" if transposed else "sparsemlp_product",
+        launch.product_name(transposed=transposed, with_gelu=with_gelu),
         functools.partial(
             _kernel,
             tiles=tiles,
@@ -141,6 +144,7 @@ def multiply(
             turned=turned,
             n_shares=n_shares,
             has_bias=bias is not None,
+            with_gelu=with_gelu,
         ),
         [
             piece_starts(lists, tiles, n_blocks),
@@ -191,6 +195,7 @@ def _kernel(
     turned: bool,
     n_shares: int,
     has_bias: bool,
+    with_gelu: bool,
     panel: Any,
     ring: Any,
     staging: Any,
@@ -337,6 +342,8 @@ def _kernel(
             value = total[...]
             if has_bias:
                 value = value + launch.load_row(bias[0].at[features], ROWS)
+            if with_gelu:
+                value, _ = gelu(value)
 
             @pl.when(exists)
             def _write() -> None:

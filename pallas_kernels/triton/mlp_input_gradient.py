@@ -19,8 +19,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pallas_kernels.engine import SparseLayer, Weights
+from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import kept_grid
-from pallas_kernels.triton.gelu import gelu
 from pallas_kernels.triton.hidden import (
     Lists,
     Rows,

@@ -105,7 +105,9 @@ def case(
     return Case(engine, f"sparsemlp_{kernel}", block, dtype, axis, call, operands, configuration)
 
 
-def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN) -> Case:
+def mlp_case(
+    kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN, engine: str = "triton"
+) -> Case:
     """One kernel for two layers of `width`, four times that and `width` features."""
     n_blocks, name = 4 * width**2 // (block[0] * block[1]), jnp.dtype(dtype).name
     shapes = ((width, 4 * width), (4 * width, width))
@@ -123,7 +125,7 @@ def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN)
         return Weights(*arrays[:3]), Weights(*arrays[3:])
 
     def forward(x: Any, *w: Any) -> Any:
-        return TRITON.mlp(x, pair(w), layers, True)
+        return ENGINES[engine].mlp(x, pair(w), layers, True)
 
     def of_x(x: Any, dy: Any, *w: Any) -> Any:
         return mlp_input_gradient.input_gradient(x, dy, pair(w), layers, True, interpret=False)
@@ -133,11 +135,12 @@ def mlp_case(kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN)
 
     calls = {
         "mlp": (forward, [x]),
+        "gelu": (forward, [x]),
         "mlp_input": (of_x, [x, x]),
         "mlp_weights": (of_weights, [x, x]),
     }
     call, rows = calls[kernel]
-    return Case("triton", f"sparsemlp_{kernel}", block, dtype, -1, call, (*rows, *weights))
+    return Case(engine, f"sparsemlp_{kernel}", block, dtype, -1, call, (*rows, *weights))
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
@@ -202,6 +205,10 @@ MANY_OF_MOSAIC = [
     case("product", (128, 128), jnp.float32, -1, engine="mosaic"),
     case("gradient", (128, 128), jnp.float32, -1, engine="mosaic"),
     case("gradient", (64, 32), BFLOAT16, -1, engine="mosaic"),
+    *(
+        mlp_case("gelu", (side, side), dtype, engine="mosaic")
+        for side, dtype in ((32, BFLOAT16), (128, BFLOAT16), (128, jnp.float32))
+    ),
 ]
 """Each kernel of engine `mosaic` with the blocks that are meant to be used, on Hopper."""
 
@@ -218,6 +225,7 @@ MANY_OF_AMPERE = [
         for kernel in ("product", "transposed", "gradient")
         for block in ((16, 32), (32, 32), (64, 64), (128, 128), (16, 128), (128, 16))
     ),
+    *(mlp_case("gelu", (side, side), BFLOAT16, engine="mosaic-ampere") for side in (32, 128)),
 ]
 """Each of them with the blocks that are meant to be used, panels that stay and panels that come
 along with the weights."""

@@ -1,9 +1,9 @@
 """Compiles kernels to the machine code of GPUs that are not there, and reads what came out.
 
-Run as a program, in a process of its own: `machine_code.py FOLDER` compiles every case and writes
-`FOLDER/found.json`. JAX finds the assembler through `CUDA_ROOT`, where a stand-in hands its input
-to NVIDIA's `ptxas` with `-v` and keeps both input and report. Mosaic has an assembler of its own,
-and writes the same where `MOSAIC_GPU_DUMP_TO` says.
+Run as a program, in a process of its own: `machine_code.py FOLDER sm_80` compiles every case for
+this GPU and writes `FOLDER/found.json`. JAX finds the assembler through `CUDA_ROOT`, where a
+stand-in hands its input to NVIDIA's `ptxas` with `-v` and keeps both input and report. Mosaic has
+an assembler of its own, and writes the same where `MOSAIC_GPU_DUMP_TO` says.
 """
 
 import importlib.util
@@ -81,7 +81,7 @@ def missing() -> str | None:
 
 
 def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
-    """Compiles every case in a new process.
+    """Compiles every case, in a new process for each GPU.
 
     Args:
       folder: an empty folder to work in.
@@ -90,6 +90,25 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
       By `case architecture`: `registers`, `spills` (bytes), how many `wgmma`, `mma`, `cp.async` and
       `ldmatrix` instructions its kernel has, and `serialised`: whether wgmma waits for itself.
     """
+    found = {}
+    # Mosaic looks once for what assembles its first kernel: each GPU has a process of its own.
+    for architecture in ARCHITECTURES:
+        own = folder / architecture
+        done = subprocess.run(
+            [sys.executable, str(HERE / "machine_code.py"), str(own), architecture],
+            env=os.environ | _assembler(own),
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found |= json.loads((own / "found.json").read_text())
+    return found
+
+
+def _assembler(folder: Path) -> dict[str, str]:
+    """The environment of a process whose assembler leaves its reports in `FOLDER/reports`."""
     spec = importlib.util.find_spec("nvidia.cu13")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -103,51 +122,37 @@ def compile_all(folder: Path) -> dict[str, dict[str, Any]]:
     stand_in = root / "bin" / "ptxas"
     stand_in.write_text(_PTXAS.format(real=real / "bin" / "ptxas", folder=reports))
     stand_in.chmod(0o755)
-    environment = os.environ | {
+    return {
         "CUDA_ROOT": str(root),
         "MOSAIC_GPU_DUMP_TO": str(reports),
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    done = subprocess.run(
-        [sys.executable, str(HERE / "machine_code.py"), str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((folder / "found.json").read_text())
 
 
-def _main(folder: Path) -> None:
+def _main(folder: Path, architecture: str) -> None:
     import jax
     from cases import IN_TABLES, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, SAMPLED
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=TARGETS[architecture], topology="1x1x1"
+    )
+    mesh = topologies.make_mesh(topology, (1,), ("x",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    is_ampere = architecture == "sm_80"
+    mosaic_target()._infer_arch = lambda: (8, 0) if is_ampere else (9, 0)
     found = {}
-    for architecture, target in TARGETS.items():
-        topology = topologies.get_topology_desc(
-            platform="cuda", target_config=target, topology="1x1x1"
-        )
-        mesh = topologies.make_mesh(topology, (1,), ("x",))
-        whole = NamedSharding(mesh, PartitionSpec())
-        numbers = (8, 0) if architecture == "sm_80" else (9, 0)
-        mosaic_target()._infer_arch = lambda numbers=numbers: numbers
-        of_mosaic = MANY_OF_AMPERE if architecture == "sm_80" else MANY_OF_MOSAIC
-        for case in (*MANY, *IN_TABLES, *SAMPLED, *of_mosaic):
-            operands = [
-                jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole) for a in case.operands
-            ]
-            before = set((folder / "reports").glob("*.ptx"))
-            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                jax.jit(case.traced()).lower(*operands).compile()
-            new = set((folder / "reports").glob("*.ptx")) - before
-            name = f"{case} {architecture}"
-            found[name] = _report(new, case.kernel, architecture)
-            print(name, found[name], flush=True)
+    for case in (*MANY, *IN_TABLES, *SAMPLED, *(MANY_OF_AMPERE if is_ampere else MANY_OF_MOSAIC)):
+        operands = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole) for a in case.operands]
+        before = set((folder / "reports").glob("*.ptx"))
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            jax.jit(case.traced()).lower(*operands).compile()
+        new = set((folder / "reports").glob("*.ptx")) - before
+        name = f"{case} {architecture}"
+        found[name] = _report(new, case.kernel, architecture)
+        print(name, found[name], flush=True)
     (folder / "found.json").write_text(json.dumps(found))
 
 
@@ -182,4 +187,4 @@ def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, An
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _main(Path(sys.argv[1]), sys.argv[2])

@@ -30,13 +30,17 @@ class Pair(NamedTuple):
 
 
 def draw(
-    blocks: tuple[tuple[int, int], tuple[int, int]], n_rows: int, width: int, hidden: int
+    blocks: tuple[tuple[int, int], tuple[int, int]],
+    n_rows: int,
+    width: int,
+    hidden: int,
+    dtype: str = "float32",
 ) -> Pair:
     """A random pair; a column of W1 is empty, another row of W2, and one of each is full."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int, scale: float = 1.0) -> jax.Array:
-        return jnp.asarray(scale * rng.normal(size=shape), jnp.float32)
+        return jnp.asarray(scale * rng.normal(size=shape), dtype)
 
     weights, layers, exact = [], [], []
     for n_in, n_out, (rows, cols) in ((width, hidden, blocks[0]), (hidden, width, blocks[1])):
@@ -44,7 +48,7 @@ def draw(
         lines = grid.T if n_out == hidden else grid
         lines[0], lines[-1], lines[1 if n_out == hidden else 2] = True, True, False
         kept = jnp.asarray(np.flatnonzero(grid), jnp.int32)
-        layer = SparseLayer((n_in, n_out), (rows, cols), kept.size, -1, "float32")
+        layer = SparseLayer((n_in, n_out), (rows, cols), kept.size, -1, dtype)
         own = Weights(normal(n_in, n_out, scale=n_in**-0.5), normal(n_out), kept)
         mask = np.asarray(dense_mask(kept, layer.kernel_shape, layer.block))
         weights.append(own)
@@ -68,6 +72,6 @@ def draw(
 
 def assert_near(pair: Pair, **found: Any) -> None:
     """Raises AssertionError unless each array is near what is wanted of its name."""
-    e = reference_mlp.share(jnp.float32, max(pair.x.shape[0], pair.layers[0].kernel_shape[1]))
+    e = reference_mlp.share(pair.x.dtype, max(pair.x.shape[0], pair.layers[0].kernel_shape[1]))
     for name, array in found.items():
         reference_mlp.assert_near(array, pair.wanted[name], e, name)

@@ -6,7 +6,7 @@ import numpy as np
 import reference_mlp
 from scipy.special import erfc
 
-from pallas_kernels.triton.gelu import gelu
+from pallas_kernels.gelu import gelu
 
 EPS = float(np.finfo(np.float32).eps)
 

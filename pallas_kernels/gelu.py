@@ -1,4 +1,4 @@
-"""GELU and its derivative inside a kernel: the lowering to Triton has no error function."""
+"""GELU and its derivative inside a kernel for a GPU, where there is no error function."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float

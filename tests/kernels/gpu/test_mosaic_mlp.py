@@ -1,0 +1,51 @@
+"""Engine `mosaic` on two layers: GELU on the way to memory, hidden units that are not kept."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pairs
+import pytest
+from test_ampere import A100
+from test_mosaic_products import INTERPRETED
+
+from pallas_kernels import Mosaic, SparseLayer
+from pallas_kernels.mosaic.engine import HOPPER
+
+BLOCKS = ((32, 32), (32, 64))
+
+
+@pytest.mark.parametrize(("axis", "is_fused"), [(-1, True), (-2, False)])
+def test_layers_along_the_features_are_fused(axis, is_fused):
+    layer = SparseLayer((384, 384), (32, 32), 5, axis, "bfloat16")
+    assert Mosaic().fuses(layer, layer) == is_fused
+
+
+def test_nothing_in_is_nothing_out():
+    pair = pairs.draw(BLOCKS, n_rows=1, width=96, hidden=256)
+    empty = jnp.zeros((2, 0, 96))
+    engine = Mosaic(interpret=True)
+    assert engine.mlp(empty, pair.weights, pair.layers, True).shape == empty.shape
+    dx, gradients = engine.mlp_gradients(empty, empty, pair.weights, pair.layers, True)
+    assert dx.shape == empty.shape
+    for gradient in jax.tree.leaves(gradients):
+        np.testing.assert_array_equal(gradient, 0)
+
+
+@INTERPRETED
+def test_the_result_on_hopper():
+    pair = pairs.draw(BLOCKS, n_rows=5, width=96, hidden=256)
+    pairs.assert_near(pair, y=Mosaic(interpret=True).mlp(pair.x, pair.weights, pair.layers, True))
+
+
+@INTERPRETED
+@pytest.mark.parametrize(
+    ("capability", "dtype"),
+    [(A100, "bfloat16"), pytest.param(HOPPER, "float32", marks=pytest.mark.exhaustive)],
+)
+def test_the_result_and_all_gradients(capability, dtype):
+    pair = pairs.draw(BLOCKS, n_rows=70, width=96, hidden=256, dtype=dtype)
+    engine = Mosaic(interpret=True, capability=capability)
+    y = engine.mlp(pair.x, pair.weights, pair.layers, True)
+    dx, (first, second) = engine.mlp_gradients(pair.x, pair.dy, pair.weights, pair.layers, True)
+    of_first, of_second = {"dw1": first.kernel, "db1": first.bias}, {"dw2": second.kernel}
+    pairs.assert_near(pair, y=y, dx=dx, **of_first, **of_second, db2=second.bias)
