@@ -4,11 +4,16 @@ As in the thesis (Bespalov 2025) the masks count from the first step on, dense e
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
 
 from sparsemlp import costs
 from sparsemlp.blocks import Block
+from sparsemlp.budgets import share_out, with_ratios
 from sparsemlp.costs import KINDS, Masking, Shapes
-from sparsemlp.plan import masking_for
+from sparsemlp.plan import Plan, masked_kernels, masking_for
 from sparsemlp.settings import Settings, model_and_plan
 from sparsemlp.study_run import StudyRun
 
@@ -53,10 +58,43 @@ def is_constant(settings: Settings) -> bool:
 
 
 def masking_of(settings: Settings) -> Masking:
-    """Block and ratio of each masked layer kind of a ResMLP."""
-    _, plan = model_and_plan(settings)
-    rules = {kind: masking_for(plan, ("block_0", kind, "kernel")) for kind in KINDS}
+    """Block and ratio of each masked layer kind of a ResMLP, before a budget shares them out."""
+    return _masking(model_and_plan(settings)[1], "block_0")
+
+
+def _masking(plan: Plan, block: str) -> Masking:
+    rules = {kind: masking_for(plan, (block, kind, "kernel")) for kind in KINDS}
     return {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule is not None}
+
+
+def maskings_of(run: StudyRun) -> list[Masking] | None:
+    """Block and ratio of each masked layer kind, for each block of the network where they differ.
+
+    Returns:
+      One masking for all blocks with the budget `uniform`, else one for each. None: not known,
+      because there is no model of it, the ratio changes over the epochs, or masking with a global
+      budget has not begun.
+    """
+    settings = run.settings
+    shapes = None if settings is None else shapes_of(settings)
+    if settings is None or shapes is None or settings.ratio_schedule != "constant":
+        return None
+    if settings.budget == "uniform":
+        return [masking_of(settings)]
+    _, plan = model_and_plan(settings)
+    kernels = {
+        kind: {"kernel": jax.ShapeDtypeStruct(shapes.kernel(kind), "float32")} for kind in KINDS
+    }
+    blocks = [f"block_{index}" for index in range(shapes.depth)]
+    params = dict.fromkeys(blocks, kernels)
+    if settings.budget == "global":
+        masked = {path for path, _, _ in masked_kernels(params, plan)}
+        if not masked <= set(run.layer_ratios):
+            return None
+        plan = with_ratios(params, plan, run.layer_ratios)
+    else:
+        plan = share_out(params, plan, "erk")
+    return [_masking(plan, block) for block in blocks]
 
 
 def run_costs(run: StudyRun, masking: Masking | None = None) -> RunCosts | None:
@@ -68,16 +106,23 @@ def run_costs(run: StudyRun, masking: Masking | None = None) -> RunCosts | None:
     """
     settings, steps = run.settings, run.steps_per_epoch
     shapes = None if settings is None else shapes_of(settings)
-    if settings is None or shapes is None or steps is None or not is_constant(settings):
+    maskings = maskings_of(run) if masking is None else [masking]
+    if settings is None or shapes is None or steps is None or maskings is None:
         return None
     length = costs.Run(settings.batch_size, steps, settings.epochs)
-    chosen = masking_of(settings) if masking is None else masking
+
+    def mean(model: Callable[..., Any]) -> Any:
+        """Exact: of the blocks of the network a model takes the sum of each one's own."""
+        found = [model(shapes, each, length) for each in maskings]
+        total = sum(found)
+        return total // len(found) if isinstance(total, int) else total / len(found)
+
     return RunCosts(
-        costs.loaded_elements(shapes, chosen, length),
-        costs.thesis_movement_bytes(shapes, chosen, length) / 2**30,
-        costs.movement_bytes(shapes, chosen, length) / 2**30,
-        costs.thesis_flops(shapes, chosen, length),
-        costs.training_flops(shapes, chosen, length),
+        mean(costs.loaded_elements),
+        mean(costs.thesis_movement_bytes) / 2**30,
+        mean(costs.movement_bytes) / 2**30,
+        mean(costs.thesis_flops),
+        mean(costs.training_flops),
     )
 
 

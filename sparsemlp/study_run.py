@@ -82,6 +82,12 @@ class StudyRun:
         rules = (rule for rules in every for rule in rules)
         return [rule for rule in rules if isinstance(rule, BlockMasking) and rule.ratio > 0]
 
+    @functools.cached_property
+    def layer_ratios(self) -> dict[str, float]:
+        """With a global budget the ratio of each masked kernel by path; empty until it is known."""
+        found = None if self.folder is None else _read_object(self.folder.budget)
+        return {} if found is None else {path: as_float(ratio) for path, ratio in found.items()}
+
     @property
     def ratio(self) -> float | None:
         """The share of the blocks that are dropped; None where layers have different ones."""

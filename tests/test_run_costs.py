@@ -1,11 +1,15 @@
 """Costs of a run are those of the cost models for what it trained."""
 
+import json
+
 import pytest
 import synthetic_study as synthetic
 
 from sparsemlp import costs
+from sparsemlp.budgets import erk_densities
 from sparsemlp.costs import KINDS, Run, Shapes
 from sparsemlp.run_costs import dropped_share, masking_of, run_costs, shapes_of
+from sparsemlp.run_folder import RunFolder
 from sparsemlp.study_run import StudyRun
 
 
@@ -35,12 +39,45 @@ def test_layers_that_are_not_masked_are_not_counted_as_masked():
     [
         {"model": "resnet9"},
         {"dataset": "some.npz"},
-        {"block": "32x32", "ratio": 0.8, "budget": "erk"},
+        {"block": "32x32", "ratio": 0.8, "budget": "global"},
         {"block": "32x32", "ratio": 0.8, "ratio_schedule": "cubic"},
     ],
 )
 def test_what_the_models_do_not_know_has_no_costs(changes):
     assert run_costs(run(**changes)) is None
+
+
+def test_budgets_are_counted_layer_by_layer(tmp_path):
+    ratios = {}
+    for block in range(5):
+        for kind, n_blocks in (("XPatch", 4), ("XChannel1", 16), ("XChannel2", 16)):
+            n_kept = {"XPatch": 4, "XChannel1": 3, "XChannel2": 1}[kind] if block == 0 else 1
+            ratios[f"block_{block}/{kind}/kernel"] = 1 - (n_kept - 0.5) / n_blocks
+    (tmp_path / "budget.json").write_text(json.dumps(ratios))
+    own = synthetic.settings(block="32x32", ratio=0.8, budget="global")
+    found = run_costs(StudyRun("a", "finished", settings=own, folder=RunFolder(tmp_path)))
+    assert found is not None
+    steps = Run().steps
+    assert found.loaded_elements == steps * (8 + 4 * 3) * 32 * 32
+    uniform = run_costs(run(block="32x32", ratio=0.95))
+    assert uniform is not None
+    # All of one, and one of 4, 16 and 16: the other blocks of the network as with 0.95.
+    assert uniform.loaded_elements == steps * 5 * 3 * 32 * 32
+    more = {"XPatch": ((32, 32), 0.0), "XChannel1": ((32, 32), 0.85), "XChannel2": ((32, 32), 0.95)}
+    first, rest = costs.training_flops(Shapes(), more, Run()), uniform.training_flops
+    assert 5 * found.training_flops == first + 4 * rest
+
+
+def test_the_shares_of_erk_are_those_that_are_trained():
+    own = run(block="8x8", ratio=0.8, budget="erk")
+    found, uniform = run_costs(own), run_costs(run(block="8x8", ratio=0.8))
+    assert found is not None
+    assert uniform is not None
+    densities = erk_densities({kind: Shapes().kernel(kind) for kind in KINDS}, 0.2)
+    maskings = [{kind: ((8, 8), 1 - density) for kind, density in densities.items()}]
+    assert found.loaded_elements == costs.loaded_elements(Shapes(), maskings[0], Run())
+    assert found.loaded_elements == pytest.approx(uniform.loaded_elements, rel=0.03)
+    assert found.loaded_elements != uniform.loaded_elements
 
 
 def test_the_dropped_share_is_the_ratio_where_blocks_are_small_and_steps_where_not():
