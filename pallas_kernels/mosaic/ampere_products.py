@@ -69,6 +69,7 @@ def tiles_of(width: int, depth: int, n_blocks: int, n_rows: int, memory_bytes: i
         parts = n_blocks if is_resident else stages
         shapes = ((parts, rows, depth), (stages, depth, width), (rows, width))
         taken = sum(launch.panel_bytes(shape, "bfloat16") for shape in shapes)
+        # There are no barriers in memory, but the assembler takes a byte of its own.
         if taken + launch.BARRIERS_BYTES <= memory_bytes // n_programs:
             return Tiles(rows, stages, is_resident)
     return None
@@ -258,12 +259,19 @@ def _kernel(
         do.write(total, staging, y.at[rows, features])
         return step, ahead
 
-    if tiles.is_resident:
-        # Copies end in their order: whoever waits for a block of weights has waited for these.
-        jax.lax.fori_loop(
-            0, panel.shape[0], lambda block, _: do.fetch(part_of_x(block), panel.at[block]), None
-        )
     ahead = beginning(jnp.int32(0))
+    if tiles.is_resident:
+        # Copies end in their order: whoever waits for a block of weights has waited for these. A
+        # program whose columns are all empty waits for none, and starts none.
+        @pl.when(ahead.entry < ahead.last)
+        def _fetch_panel() -> None:
+            jax.lax.fori_loop(
+                0,
+                panel.shape[0],
+                lambda block, _: do.fetch(part_of_x(block), panel.at[block]),
+                None,
+            )
+
     for step in range(stages - 1):
         ahead = fetch_ahead(ahead, jnp.int32(step))
     jax.lax.fori_loop(0, n_mine, of_line, (jnp.int32(0), ahead))
