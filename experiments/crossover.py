@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from crossover_phases import Case, Comparison, comparisons
+from crossover_phases import PAIRS, Case, Comparison, comparisons
 from jaxtyping import Array
 from rich.console import Console
 from timing import Contender, describe_machine, steps_in_a_turn, take_turns
@@ -69,7 +69,8 @@ class Options:
     channels: int = 64
     """Channels of x where tokens are contracted."""
     phase: tuple[Phase, ...] = PHASES
-    """Phases: product, input_gradient, kernel_gradient, mlp (a fused pair of layers)."""
+    """Phases: product, input_gradient, kernel_gradient; mlp, straight_through_mlp (a fused pair of
+    layers; the latter with the gradients of all blocks)."""
     rounds: int = 7
     """Turns of each contender, of 10 ms or more; their medians are compared."""
     out: Path = TABLE_FILE
@@ -97,12 +98,17 @@ def measure(options: Options) -> None:
     cases = _cases(options)
     blocks = [parse_block(text) for text in options.block]
     table = json.loads(options.out.read_text()) if options.out.exists() else {"entries": []}
-    environment = describe_environment()
+    measured_now = f"{datetime.date.today()}: {describe_machine(describe_environment(), 'jaxlib')}"
+    measured = table.get("measured", {})
     about = {
         "what": f"smallest ratio at which native takes at most {MARGIN:.0%} of the time of XLA's "
-        f"dense products; null: none up to {RATIOS[-1]}, or no such phase",
+        "dense products, and straight_through_mlp of that of masked products and XLA's dW too; "
+        f"null: none up to {RATIOS[-1]}, or no such phase",
         "script": "experiments/crossover.py",
-        "measured": f"{datetime.date.today()}: {describe_machine(environment, 'jaxlib')}",
+        "measured": {
+            phase: measured_now if phase in options.phase else measured.get(phase)
+            for phase in PHASES
+        },
         "phases": list(PHASES),
     }
     with Console(stderr=True).status("") as status:
@@ -132,14 +138,15 @@ def smallest_ratio(comparison: Comparison, case: Case, block: Block, rounds: int
     def pays(ratio: float) -> bool:
         n_kept = n_kept_blocks(n_blocks, ratio)
         kept = np.sort(rng.choice(n_blocks, n_kept, replace=False))
-        native = _into_last_result(
-            comparison.native(case.layer(block, n_kept)),
-            (jnp.asarray(kept, jnp.int32), *operands),
-        )
-        steps = {"dense": n_steps, "native": steps_in_a_turn(native, _TURN_SECONDS)}
-        seconds = take_turns({"dense": baseline, "native": native}, rounds, steps)
+        given = (jnp.asarray(kept, jnp.int32), *operands)
+        layer = case.layer(block, n_kept)
+        contenders = {"native": _into_last_result(comparison.native(layer), given)}
+        if comparison.stepwise is not None:
+            contenders["stepwise"] = _into_last_result(comparison.stepwise(layer), given)
+        steps = {name: steps_in_a_turn(run, _TURN_SECONDS) for name, run in contenders.items()}
+        seconds = take_turns({"dense": baseline, **contenders}, rounds, {"dense": n_steps, **steps})
         medians = {name: statistics.median(times) for name, times in seconds.items()}
-        return medians["native"] <= MARGIN * medians["dense"]
+        return medians.pop("native") <= MARGIN * min(medians.values())
 
     ratios = _ratios(case, block)
     if not pays(ratios[-1]):
@@ -196,7 +203,7 @@ def _n_blocks(case: Case, block: Block) -> int:
 def _measurable(case: Case, block: Block, phase: str) -> bool:
     """Whether the block divides the layers of a phase, both of a pair."""
     in_features, out_features = case.kernel_shape
-    return phase != "mlp" or divides(block, (out_features, in_features))
+    return phase not in PAIRS or divides(block, (out_features, in_features))
 
 
 def _entry(entries: list[Record], case: Case) -> Record:

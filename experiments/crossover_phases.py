@@ -1,6 +1,7 @@
 """What the search for crossovers compares: each phase of a layer by XLA, and by native code."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -8,10 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pallas_kernels import SparseLayer, Weights, dense
+from pallas_kernels import Phase, SparseLayer, Weights, dense
 from pallas_kernels.cpu import calls
+from sparsemlp import BlockMask
 from sparsemlp.blocks import Block
-from sparsemlp.mlp import Linear, sparse_mlp
+from sparsemlp.mlp import Linear, gelu, sparse_mlp
+
+PAIRS: tuple[Phase, ...] = ("mlp", "straight_through_mlp")
+"""The phases of a pair of layers, which has none along tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +46,15 @@ class Case:
 
 
 class Comparison(NamedTuple):
-    """What is timed: `dense(*operands)`, and `native(layer)(kept, *operands)`."""
+    """What is timed: `dense(*operands)`, and `native(layer)(kept, *operands)`.
+
+    `stepwise(layer)(kept, *operands)`, if there is one, is what else would be done instead.
+    """
 
     operands: tuple[Array, ...]
     dense: Callable[..., Any]
     native: Callable[[SparseLayer], Callable[..., Any]]
+    stepwise: Callable[[SparseLayer], Callable[..., Any]] | None = None
 
 
 def comparisons(case: Case) -> dict[str, Comparison]:
@@ -53,8 +62,9 @@ def comparisons(case: Case) -> dict[str, Comparison]:
 
     `kernel_gradient` includes that of the bias, beside the other two products: XLA computes dW on
     one core, and them meanwhile on the others, so alone it would seem dearer than it is. `mlp` is
-    forward and backward of the layer and its like from `out` to `in`, the narrower sides outside;
-    along tokens there is none.
+    forward and backward of the layer and its like from `out` to `in`, the narrower sides outside,
+    and `straight_through_mlp` the same with the gradients of all blocks, compared with masked
+    products and XLA's dW one after another as well; along tokens there are none.
     """
     axis, (n_in, n_out) = case.axis, case.kernel_shape
     x, dy = case.normal(0, n_in), case.normal(1, n_out)
@@ -97,6 +107,10 @@ def comparisons(case: Case) -> dict[str, Comparison]:
         ]
         operands = (case.normal(3, narrow), case.normal(4, narrow), *arrays)
         found["mlp"] = Comparison(operands, _dense_mlp, _native_mlp)
+        straight_through = functools.partial(_native_mlp, straight_through=True)
+        found["straight_through_mlp"] = Comparison(
+            operands, _dense_mlp, straight_through, _stepwise_mlp
+        )
     return found
 
 
@@ -126,16 +140,39 @@ def _dense_mlp(x: Array, dy: Array, w1: Array, b1: Array, w2: Array, b2: Array) 
     return y, pullback(dy)
 
 
-def _native_mlp(layer: SparseLayer) -> Callable[..., Any]:
-    narrow, hidden = sorted(layer.kernel_shape)
-    layers = (
-        dataclasses.replace(layer, kernel_shape=(narrow, hidden)),
-        dataclasses.replace(layer, kernel_shape=(hidden, narrow)),
-    )
+def _native_mlp(layer: SparseLayer, *, straight_through: bool = False) -> Callable[..., Any]:
+    layers = _pair(layer)
 
     def pair(kept: Array, x: Array, dy: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Any:
         weights = (Weights(w1, b1, kept), Weights(w2, b2, kept))
         y = calls.mlp(x, weights, layers, residual=True)
-        return y, calls.mlp_gradients(x, dy, weights, layers, residual=True)
+        return y, calls.mlp_gradients(
+            x, dy, weights, layers, residual=True, straight_through=straight_through
+        )
 
     return pair
+
+
+def _stepwise_mlp(layer: SparseLayer) -> Callable[..., Any]:
+    shapes = [each.kernel_shape for each in _pair(layer)]
+
+    def pair(kept: Array, x: Array, dy: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Any:
+        masks = [BlockMask(kept, shape, layer.block) for shape in shapes]
+
+        def forward(x: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
+            hidden = gelu(Linear(w1, b1, masks[0], "straight_through")(x))
+            return x + Linear(w2, b2, masks[1], "straight_through")(hidden)
+
+        y, pullback = jax.vjp(forward, x, w1, b1, w2, b2)
+        return y, pullback(dy)
+
+    return pair
+
+
+def _pair(layer: SparseLayer) -> tuple[SparseLayer, SparseLayer]:
+    """The layer and its like from `out` to `in`, the expanding one first."""
+    narrow, hidden = sorted(layer.kernel_shape)
+    return (
+        dataclasses.replace(layer, kernel_shape=(narrow, hidden)),
+        dataclasses.replace(layer, kernel_shape=(hidden, narrow)),
+    )

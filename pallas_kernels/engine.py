@@ -16,9 +16,9 @@ from pallas_kernels import dense, tuning
 from pallas_kernels.layout import spread_activation
 from pallas_kernels.neighbours import Neighbours, keep_largest
 
-Phase = Literal["product", "input_gradient", "kernel_gradient", "mlp"]
+Phase = Literal["product", "input_gradient", "kernel_gradient", "mlp", "straight_through_mlp"]
 """What an engine can be asked to do with a mask: one of the three products, or a fused pair of
-layers."""
+layers, of whose kernels' gradients the kept blocks are computed, or all of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,4 +281,19 @@ class Engine(abc.ABC):
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """The gradients of x and of both layers' kernels and biases, zero in dropped blocks."""
+        raise NotImplementedError
+
+    def fuses_straight_through(self, first: SparseLayer, second: SparseLayer) -> bool:
+        """Whether `mlp` and `straight_through_gradients` can compute this pair of layers."""
+        return False
+
+    def straight_through_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
+        """As `mlp_gradients`, but `dW = x^T dy` of each layer in all blocks."""
         raise NotImplementedError

@@ -3,6 +3,7 @@
 import functools
 import logging
 import math
+from typing import Literal
 
 import jax
 from jaxtyping import Array, Float
@@ -57,19 +58,26 @@ def choose_unmasked(name: str, kernel_shape: tuple[int, int], dtype: str) -> Eng
     return able[0] if name != "auto" else next(paying, able[-1])
 
 
-def choose_fused(name: str, layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> Engine | None:
+def choose_fused(
+    name: str,
+    layers: tuple[SparseLayer, SparseLayer],
+    n_rows: int,
+    phase: Literal["mlp", "straight_through_mlp"] = "mlp",
+) -> Engine | None:
     """The engine that computes two layers and the GELU between them in one go, if one does.
 
     Args:
       name: `auto`, or a name in `pallas_kernels.ENGINES`.
       layers: the two layers.
       n_rows: rows of x.
+      phase: whether the kernels' gradients are masked or straight-through.
 
     Raises:
       InputError: as for `choose_engine`.
     """
-    chosen = [choose_engine(name, layer, "mlp", n_rows) for layer in layers]
-    return chosen[0] if chosen[0] is chosen[1] and chosen[0].fuses(*layers) else None
+    first, second = (choose_engine(name, layer, phase, n_rows) for layer in layers)
+    fuses = first.fuses if phase == "mlp" else first.fuses_straight_through
+    return first if first is second and fuses(*layers) else None
 
 
 def choose_for_grid(name: str) -> Engine:

@@ -19,8 +19,8 @@ def mix_tokens(
 
     The branch of token mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 1). Scales
     of channels commute with a product over tokens, so both become one factor, and shift and bias
-    one small table. They do not commute where the backward pass uses other operands than the
-    forward pass did; there the three steps are done one by one.
+    one small table. They do not commute where dX uses other weights than the forward pass did, or
+    a rule prunes an operand; there the three steps are done one by one.
 
     Args:
       x: `[..., in, channels]`.
@@ -33,11 +33,11 @@ def mix_tokens(
       `[..., out, channels]`.
     """
     scale, shift = before
-    mask, kernel = layer.mask, layer.kernel
-    if not layer.only_masked:
+    if not layer.takes_scales:
         return after * layer(scale * x + shift, axis=-2, engine=engine)
-    y = sparse_linear(x, kernel, axis=-2, mask=mask, engine=engine)
-    kept = kernel if mask is None else jnp.where(mask.dense(), kernel, jnp.zeros_like(kernel))
-    table = jnp.sum(kept, axis=0)[:, None] * shift
+    y = sparse_linear(
+        x, layer.kernel, axis=-2, mask=layer.mask, backward=layer.backward, engine=engine
+    )
+    table = jnp.sum(layer.kept_kernel(), axis=0)[:, None] * shift
     table = table if layer.bias is None else table + layer.bias[:, None]
     return (scale * after) * y + table * after

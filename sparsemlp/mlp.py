@@ -57,13 +57,34 @@ class Linear:
         )
 
     @property
-    def only_masked(self) -> bool:
-        """Whether all three products are exact but for a mask that all of them use."""
+    def takes_scales(self) -> bool:
+        """Whether scales around this layer can be folded into it without another gradient.
+
+        So it is where dX uses the weights that the forward pass did, and no other rule says what
+        is kept of an operand.
+        """
         if self.activation is not None or self.gradient is not None:
             return False
         if self.mask is None:
             return True
-        return self.backward == "masked" and not self.mask.says_backward
+        return self.backward != "dense" and not self.mask.says_backward
+
+    def kept_kernel(self) -> Float[Array, "in out"]:
+        """The kernel with zeros in dropped blocks; its gradient goes where the backward says."""
+        if self.mask is None:
+            return self.kernel
+        keep = _keep_straight_through if self.backward == "straight_through" else _keep
+        return keep(self.kernel, self.mask.dense())
+
+
+def _keep(kernel: Array, mask: Array) -> Array:
+    return jnp.where(mask, kernel, jnp.zeros_like(kernel))
+
+
+_keep_straight_through = jax.custom_vjp(_keep)
+_keep_straight_through.defvjp(
+    lambda kernel, mask: (_keep(kernel, mask), None), lambda _, gradient: (gradient, None)
+)
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -85,9 +106,10 @@ def sparse_mlp(
     """`after * second(gelu(first(scale * x + shift)))`, and x on top if `residual`.
 
     The branch of channel mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 2). Where
-    an engine fuses it, with the masked backward and no other rule in both layers, hidden
-    activations are neither written to memory nor kept for the backward pass, which computes them
-    again from x; the scales are folded into the kernels, so results differ by rounding.
+    an engine fuses it, with the masked or the straight-through backward and no other rule in both
+    layers, hidden activations are neither written to memory nor kept for the backward pass, which
+    computes them again from x; the scales are folded into the kernels, so results differ by
+    rounding.
 
     Args:
       x: `[..., in]`.
@@ -124,7 +146,7 @@ def sparse_mlp(
         first = _fold_before(first, *before)
     if after is not None:
         bias = None if second.bias is None else second.bias * after
-        second = dataclasses.replace(second, kernel=_kept_kernel(second) * after, bias=bias)
+        second = dataclasses.replace(second, kernel=second.kept_kernel() * after, bias=bias)
     weights = [_weights(layer) for layer in (first, second)]
     operands = (x, *weights[0], *weights[1])
     x, w1, b1, kept1, w2, b2, kept2 = (cast(Any, a) for a in varying_alike(*operands))
@@ -140,14 +162,9 @@ def _weights(layer: Linear) -> Weights:
     return Weights(layer.kernel, layer.bias, layer.mask.kept)
 
 
-def _kept_kernel(layer: Linear) -> Array:
-    assert layer.mask is not None
-    return jnp.where(layer.mask.dense(), layer.kernel, jnp.zeros_like(layer.kernel))
-
-
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:
     """The layer that does the same to x as this one does to `scale * x + shift`."""
-    kept = _kept_kernel(layer)
+    kept = layer.kept_kernel()
     shifted = jnp.sum(shift[:, None] * kept, axis=0)
     bias = shifted if layer.bias is None else layer.bias + shifted
     return dataclasses.replace(layer, kernel=kept * scale[:, None], bias=bias)
@@ -159,6 +176,7 @@ class _Fusion:
 
     engine: Engine
     layers: tuple[SparseLayer, SparseLayer]
+    straight_through: bool
     residual: bool = False
 
 
@@ -176,14 +194,17 @@ def _fusion(
         shape = linear.kernel.shape
         if linear.bias is not None and linear.bias.shape != shape[1:]:
             return None
-        if not isinstance(mask, BlockMask) or mask.keeps_all or not linear.only_masked:
+        if not isinstance(mask, BlockMask) or mask.keeps_all or not linear.takes_scales:
             return None
         if len(dtypes) > 1 or mask.kernel_shape != linear.kernel.shape:
             return None
         layers.append(SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, str(x.dtype)))
-    pair = (layers[0], layers[1])
-    chosen = choose_fused(engine, pair, x.size // max(1, x.shape[-1]))
-    return None if chosen is None else _Fusion(chosen, pair)
+    if first.backward != second.backward:
+        return None
+    pair, straight_through = (layers[0], layers[1]), first.backward == "straight_through"
+    phase = "straight_through_mlp" if straight_through else "mlp"
+    chosen = choose_fused(engine, pair, x.size // max(1, x.shape[-1]), phase)
+    return None if chosen is None else _Fusion(chosen, pair, straight_through)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -197,7 +218,10 @@ def _forward(fusion: _Fusion, x: Array, weights: tuple[Weights, Weights]) -> tup
 
 def _backward(fusion: _Fusion, residuals: tuple, dy: Array) -> tuple:
     x, weights = residuals
-    return fusion.engine.mlp_gradients(x, dy, weights, fusion.layers, fusion.residual)
+    compute = fusion.engine.mlp_gradients
+    if fusion.straight_through:
+        compute = fusion.engine.straight_through_gradients
+    return compute(x, dy, weights, fusion.layers, fusion.residual)
 
 
 _fused.defvjp(_forward, _backward)

@@ -260,6 +260,17 @@ def test_fused_layers_have_the_values_and_gradients_of_their_definition(choice):
     check_fused("cpu", choice)
 
 
+@needs_native
+@pytest.mark.parametrize("choice", CASES, ids=name_of)
+def test_fused_layers_have_straight_through_gradients(choice):
+    """Those of whole kernels, constant hidden units among them."""
+    operands, both = draw(choice), ("straight_through", "straight_through")
+    actual = compiled(operands, engine="cpu", residual=choice.residual, backwards=both)
+    assert_conforms(actual, expected(operands, choice.residual, both), choice.dtype)
+    for mask, name in zip(operands.masks, ("dw1", "dw2"), strict=True):
+        assert np.any(np.asarray(actual[name])[~np.asarray(mask.dense())] != 0)
+
+
 @pytest.mark.parametrize(
     "choice",
     [

@@ -170,9 +170,11 @@ def mlp_gradients(
     weights: tuple[Weights, Weights],
     layers: tuple[SparseLayer, SparseLayer],
     residual: bool,
+    *,
+    straight_through: bool = False,
 ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
     """Dx and the gradients of both layers; that of an absent bias is None."""
-    options = _pair(layers, residual)
+    options = {**_pair(layers, residual), "straight_through": straight_through}
     operands = _operands(weights, x)
     shapes = [x.shape, *(operands[i].shape for i in (0, 1, 3, 4))]
 

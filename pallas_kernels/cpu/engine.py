@@ -158,6 +158,21 @@ class Cpu(Engine):
         """The gradients of x and of both layers; the hidden units are computed again from x."""
         return calls.mlp_gradients(x, dy, weights, layers, residual)
 
+    def fuses_straight_through(self, first: SparseLayer, second: SparseLayer) -> bool:
+        """The same pairs as with the masked backward."""
+        return self.fuses(first, second)
+
+    def straight_through_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
+        """The gradients of x, and of all blocks of both layers' kernels."""
+        return calls.mlp_gradients(x, dy, weights, layers, residual, straight_through=True)
+
 
 def _skips(dy: Array, kept: Neighbours) -> bool:
     """Whether native code is expected to be faster: its vectors rescale rows of one sample."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from crossover_phases import Case, comparisons
+from crossover_phases import PAIRS, Case, comparisons
 
 from pallas_kernels import Cpu
 
@@ -20,10 +20,13 @@ def test_native_and_dense_agree_where_no_block_is_dropped(case: Case) -> None:
         pytest.skip(reason)
     compared = comparisons(case)
     products = {"product", "input_gradient", "kernel_gradient"}
-    assert set(compared) == products | ({"mlp"} if case.axis == -1 else set())
+    assert set(compared) == products | (set(PAIRS) if case.axis == -1 else set())
     for found in compared.values():
         native = found.native(full)(jnp.arange(8, dtype=jnp.int32), *found.operands)
         assert_close(native, found.dense(*found.operands))
+        if found.stepwise is not None:
+            stepwise = found.stepwise(full)(jnp.arange(8, dtype=jnp.int32), *found.operands)
+            assert_close(native, stepwise)
 
 
 def assert_close(native: Any, dense: Any) -> None:

@@ -10,7 +10,7 @@ import crossover
 import jax
 import jax.numpy as jnp
 import pytest
-from crossover_phases import Case, Comparison
+from crossover_phases import PAIRS, Case, Comparison
 
 from pallas_kernels import Cpu, SparseLayer
 from pallas_kernels.cpu.crossover import PHASES, load_table
@@ -43,14 +43,17 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def script_turns(monkeypatch: pytest.MonkeyPatch, native_seconds: Any) -> None:
-    """Dense takes a second, and native as many as said; nothing is timed."""
+def script_turns(
+    monkeypatch: pytest.MonkeyPatch, native_seconds: Any, stepwise_seconds: float = 1.0
+) -> None:
+    """Dense takes a second, and the others as many as said; nothing is timed."""
 
     def turns(contenders: Any, rounds: int, steps: Any) -> dict[str, list[float]]:
-        assert set(contenders) == set(steps) == {"dense", "native"}
+        assert {"dense", "native"} <= set(contenders) == set(steps)
         for contend in contenders.values():
             contend(2)
-        return {"dense": [1.0] * rounds, "native": [native_seconds()] * rounds}
+        seconds = {"dense": 1.0, "native": native_seconds(), "stepwise": stepwise_seconds}
+        return {name: [seconds[name]] * rounds for name in contenders}
 
     monkeypatch.setattr(crossover, "take_turns", turns)
     monkeypatch.setattr(crossover, "steps_in_a_turn", lambda *_: 1)
@@ -65,7 +68,8 @@ def test_a_tiny_run_writes_a_table_that_loads(tmp_path: Path, run: Any) -> None:
     assert [set(e.blocks) for e in entries] == [{(1, 1), (4, 4)}] * 2
     assert all(tuple(ratios) == PHASES for e in entries for ratios in e.blocks.values())
     table = json.loads(out.read_text())
-    assert all(word in table["measured"] for word in ("cores", "jax ", "jaxlib "))
+    for text in table["measured"].values():
+        assert all(word in text for word in ("cores", "jax ", "jaxlib "))
     assert sum('"4x4"' in line for line in out.read_text().splitlines()) == 2
 
 
@@ -82,7 +86,38 @@ def test_the_rest_of_a_table_stays_as_it_was(
     assert dict(features.blocks[1, 1]) == dict.fromkeys(PHASES, 0.1)
     # Of 8 blocks and of 4, the smallest ratios that drop one are 0.2 and 0.3.
     assert dict(features.blocks[4, 4]) == dict.fromkeys(PHASES)
-    assert dict(tokens.blocks[4, 4]) == {**dict.fromkeys(PHASES, 0.3), "mlp": None}
+    assert dict(tokens.blocks[4, 4]) == {**dict.fromkeys(PHASES, 0.3), **dict.fromkeys(PAIRS)}
+
+
+@pytest.mark.usefixtures("native")
+def test_a_fused_pair_is_to_beat_its_products_one_after_another(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "table.json"
+    script_turns(monkeypatch, lambda: 0.5, stepwise_seconds=0.5)
+    assert run("--kernel", "8x16", "--block", "4x4", "--rows", 8, "--out", out) == 0
+    assert dict(load_table(out)[0].blocks[4, 4]) == {
+        **dict.fromkeys(PHASES, 0.2),
+        "straight_through_mlp": None,
+    }
+
+
+@pytest.mark.usefixtures("native")
+def test_a_table_says_of_each_phase_where_it_was_measured(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "table.json"
+    script_turns(monkeypatch, lambda: 0.5)
+    options = ("--kernel", "8x16", "--block", "4x4", "--rows", 8, "--out", out)
+    assert run(*options, "--phase", "product") == 0
+    before = json.loads(out.read_text())["measured"]
+    assert [phase for phase, text in before.items() if text] == ["product"]
+    monkeypatch.setattr(crossover, "describe_machine", lambda *_: "another")
+    assert run(*options, "--phase", "mlp") == 0
+    after = json.loads(out.read_text())["measured"]
+    assert after["product"] == before["product"]
+    assert after["mlp"].endswith("another")
+    assert after["straight_through_mlp"] is None
 
 
 @pytest.mark.parametrize("crossing", [*crossover.RATIOS, None])

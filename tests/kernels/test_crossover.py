@@ -79,7 +79,7 @@ def test_each_entry_of_the_table_is_a_ratio_a_phase_and_1x1_is_there(entry):
         assert entry.kernel[0] % block[1] == entry.kernel[1] % block[0] == 0
         assert tuple(ratios) == PHASES
         assert all(ratio is None or 0 < ratio < 1 for ratio in ratios.values())
-        assert entry.axis == -1 or ratios["mlp"] is None
+        assert entry.axis == -1 or ratios["mlp"] is ratios["straight_through_mlp"] is None
 
 
 def test_the_table_states_machine_versions_and_date():

@@ -132,11 +132,11 @@ ffi::Error check_mlp(const ffi::AnyBuffer& x, const ffi::AnyBuffer& dy, const ff
 template <typename T>
 Mlp<T> mlp_of(const Call& first, const Call& second, const ffi::AnyBuffer& w1,
               const ffi::AnyBuffer& b1, const ffi::AnyBuffer& w2, const ffi::AnyBuffer& b2,
-              bool residual) {
+              bool residual, bool straight_through = false) {
   return {first.kept, second.kept,
           data<T>(w1), b1.element_count() ? data<T>(b1) : nullptr,
           data<T>(w2), b2.element_count() ? data<T>(b2) : nullptr,
-          residual};
+          residual,    straight_through};
 }
 
 // y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2 (+ x).
@@ -162,14 +162,14 @@ bool alike(const ffi::AnyBuffer& a, const ffi::AnyBuffer& b) {
          same_shape(a, b, 0);
 }
 
-// The gradients of mlp: dx, and those of both layers.
+// The gradients of mlp: dx, and those of both layers; of whole kernels if `straight_through`.
 ffi::Error mlp_gradient(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer dy,
                         ffi::AnyBuffer w1, ffi::AnyBuffer b1, ffi::AnyBuffer ids1,
                         ffi::AnyBuffer w2, ffi::AnyBuffer b2, ffi::AnyBuffer ids2,
                         ffi::Result<ffi::AnyBuffer> dx, ffi::Result<ffi::AnyBuffer> dw1,
                         ffi::Result<ffi::AnyBuffer> db1, ffi::Result<ffi::AnyBuffer> dw2,
                         ffi::Result<ffi::AnyBuffer> db2, int64_t rows1, int64_t cols1,
-                        int64_t rows2, int64_t cols2, bool residual) {
+                        int64_t rows2, int64_t cols2, bool residual, bool straight_through) {
   Call first, second;
   if (auto error = check_mlp(x, dy, w1, b1, ids1, w2, b2, ids2, rows1, cols1, rows2, cols2,
                              residual, &first, &second);
@@ -182,8 +182,9 @@ ffi::Error mlp_gradient(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffe
   }
   return with_type(x.element_type(), [&](auto* null) {
     using T = std::remove_pointer_t<decltype(null)>;
-    mlp_gradients(pool_of(threads), mlp_of<T>(first, second, w1, b1, w2, b2, residual), data<T>(x),
-                  data<T>(dy), first.n,
+    mlp_gradients(pool_of(threads),
+                  mlp_of<T>(first, second, w1, b1, w2, b2, residual, straight_through),
+                  data<T>(x), data<T>(dy), first.n,
                   MlpGradients<T>{data<T>(*dx), data<T>(*dw1), data<T>(*db1), data<T>(*dw2),
                                   data<T>(*db2)});
   });
@@ -256,4 +257,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_mlp_gradient, sparsemlp::mlp_gradient,
                                   .Attr<int64_t>("cols1")
                                   .Attr<int64_t>("rows2")
                                   .Attr<int64_t>("cols2")
-                                  .Attr<bool>("residual"));
+                                  .Attr<bool>("residual")
+                                  .Attr<bool>("straight_through"));

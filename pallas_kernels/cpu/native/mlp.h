@@ -18,6 +18,7 @@ struct Mlp {
   const T *w1, *b1;    // b1 and b2 may be null
   const T *w2, *b2;
   bool residual;       // adds x, where out = in
+  bool straight_through;  // gradients are those of whole kernels: only W * M is masked
 
   int64_t in() const { return first.grid.in; }
   int64_t hidden() const { return first.grid.out; }
@@ -186,6 +187,7 @@ class HiddenPanel {
         const int64_t begin = o * grid_.rows, end = begin + grid_.rows;
         if (live_.filled[o]) {
           for (int64_t j = begin; j < end; ++j) row[j] = constants_.value[j];
+          for (int64_t j = begin; slope && j < end; ++j) slope[j] = constants_.derivative[j];
         } else if (live_.computed[o]) {
           int64_t j = begin;
           for (; j + kLanes <= end; j += kLanes) activate_vector(row, slope, j, kLanes);

@@ -1,6 +1,8 @@
 // The gradients of the two layers of mlp.h, from x and dy alone.
 #pragma once
 
+#include <numeric>
+
 #include "mlp.h"
 
 namespace sparsemlp {
@@ -10,16 +12,69 @@ struct MlpGradients {
   T *dx, *dw1, *db1, *dw2, *db2;
 };
 
+// The blocks of a kernel's gradient: the kept ones, or with straight-through gradients all.
+struct Summed {
+  std::vector<int32_t> ids;  // of all, else empty
+  Kept kept;
+  std::vector<char> live;  // those that are summed; the others are zero or found by add_constants
+
+  Summed(const Kept& of_product, bool all) : kept(of_product) {
+    if (!all) return;
+    ids.resize(kept.grid.down() * kept.grid.across());
+    std::iota(ids.begin(), ids.end(), 0);
+    kept.ids = ids.data();
+    kept.n = static_cast<int64_t>(ids.size());
+  }
+  Summed(const Summed&) = delete;
+
+  int64_t n_floats() const { return kept.n * kept.grid.cols * round_up(kept.grid.rows, kLanes); }
+};
+
+// What takes part, and which blocks of the gradients are summed. Straight-through, every hidden
+// unit has a part in dW2, and in dW1 every one that W2 uses, constant or not.
+template <typename T>
+Live find_summed(const Mlp<T>& mlp, Summed* first, Summed* second) {
+  Live live = find_live(mlp);
+  if (!mlp.straight_through) {
+    first->live = live.first;
+    second->live = live.second;
+    return live;
+  }
+  const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
+  live.filled = live.constant;
+  for (int64_t o = 0; o < g1.across(); ++o) live.computed[o] = !live.constant[o];
+  live.first.assign(mlp.first.n, 1);
+  live.second.assign(mlp.second.n, 1);
+  // The columns of W1's blocks that a row of W2's blocks takes from.
+  const auto begin = [&](int64_t down) { return down * g2.cols / g1.rows; };
+  const auto end = [&](int64_t down) { return ceil_div((down + 1) * g2.cols, g1.rows); };
+  std::vector<char> used(g1.across());
+  for (int64_t s = 0; s < mlp.second.n; ++s) {
+    const int64_t down = mlp.second.down(s);
+    std::fill(used.begin() + begin(down), used.begin() + end(down), 1);
+  }
+  for (int64_t s = 0; s < first->kept.n; ++s) {
+    first->live.push_back(used[first->kept.across(s)]);
+  }
+  for (int64_t s = 0; s < second->kept.n; ++s) {
+    const auto from = live.computed.begin();
+    const int64_t down = second->kept.down(s);
+    second->live.push_back(std::find(from + begin(down), from + end(down), 1) !=
+                           from + end(down));
+  }
+  return live;
+}
+
 // The sums of one slice of rows, one after the other.
 struct MlpSums {
   int64_t first, second, hidden, out;  // floats of dW1's blocks, dW2's blocks, db1, db2
   int64_t size() const { return first + second + hidden + out; }
 };
 
-// Adds A^T B of a panel to the live blocks' sums: A [rows, in of the grid], B [rows, out].
-inline void add_outer(const Kept& kept, const std::vector<char>& live, int64_t n_rows,
-                      const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-                      float* sums) {
+// Adds A^T B of a panel to the sums of blocks: A [rows, in of the grid], B [rows, out].
+inline void add_outer(const Summed& summed, int64_t n_rows, const float* a, int64_t a_stride,
+                      const float* b, int64_t b_stride, float* sums) {
+  const Kept& kept = summed.kept;
   const Grid& grid = kept.grid;
   const int64_t stride = round_up(grid.rows, kLanes);
   const int64_t height = ceil_div(grid.cols, ceil_div(grid.cols, kTileRows));
@@ -33,7 +88,7 @@ inline void add_outer(const Kept& kept, const std::vector<char>& live, int64_t n
   tile.out_stride = stride;
   tile.finish = Finish::kAdd;
   for (int64_t s = 0; s < kept.n; ++s) {
-    if (!live[s]) continue;
+    if (!summed.live[s]) continue;
     float* to = sums + s * grid.cols * stride;
     for (int64_t c = 0; c < grid.rows; c += 2 * kLanes) {
       tile.b = b + kept.across(s) * grid.rows + c;
@@ -48,27 +103,33 @@ inline void add_outer(const Kept& kept, const std::vector<char>& live, int64_t n
 
 // Fills in the gradients of what belongs to constant hidden units: functions of db2 alone.
 template <typename T>
-void add_constants(const Mlp<T>& mlp, const Live& live, const BiasGelu& constants,
-                   const MlpSums& sizes, int64_t n_slices, float* sums) {
+void add_constants(const Mlp<T>& mlp, const Live& live, const Summed& second,
+                   const BiasGelu& constants, const MlpSums& sizes, int64_t n_slices,
+                   float* sums) {
   const Grid& grid = mlp.second.grid;
   const int64_t stride = round_up(grid.rows, kLanes);
   std::vector<float> db2(grid.out);
   write_sums(sums + sizes.size() - sizes.out, n_slices, sizes.size(), grid.out, db2.data());
   float *dw2 = sums + sizes.first, *db1 = dw2 + sizes.second;
+  for (int64_t s = 0; s < second.kept.n; ++s) {
+    if (second.live[s]) continue;
+    const float* dy = db2.data() + second.kept.across(s) * grid.rows;
+    for (int64_t i = 0; i < grid.cols; ++i) {
+      float* to = dw2 + (s * grid.cols + i) * stride;
+      const float value = constants.value[second.kept.down(s) * grid.cols + i];
+      for (int64_t c = 0; c < grid.rows; ++c) to[c] = value * dy[c];
+    }
+  }
+  if (mlp.straight_through) return;  // db1 is summed with the others
   for (int64_t s = 0; s < mlp.second.n; ++s) {
     const float* dy = db2.data() + mlp.second.across(s) * grid.rows;
     for (int64_t i = 0; i < grid.cols; ++i) {
       const int64_t j = mlp.second.down(s) * grid.cols + i;
-      if (!live.second[s]) {
-        float* to = dw2 + (s * grid.cols + i) * stride;
-        for (int64_t c = 0; c < grid.rows; ++c) to[c] = constants.value[j] * dy[c];
-      }
-      if (live.constant[j / mlp.first.grid.rows]) {
-        const T* row = mlp.w2 + j * grid.out + mlp.second.across(s) * grid.rows;
-        float sum = 0;
-        for (int64_t c = 0; c < grid.rows; ++c) sum += dy[c] * widen(row[c]);
-        db1[j] += constants.derivative[j] * sum;
-      }
+      if (!live.constant[j / mlp.first.grid.rows]) continue;
+      const T* row = mlp.w2 + j * grid.out + mlp.second.across(s) * grid.rows;
+      float sum = 0;
+      for (int64_t c = 0; c < grid.rows; ++c) sum += dy[c] * widen(row[c]);
+      db1[j] += constants.derivative[j] * sum;
     }
   }
 }
@@ -78,7 +139,8 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
                    const MlpGradients<T>& to) {
   expect_writes(to.dx, n * mlp.in() * sizeof(T));
   const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
-  const Live live = find_live(mlp);
+  Summed first(mlp.first, mlp.straight_through), second(mlp.second, mlp.straight_through);
+  const Live live = find_summed(mlp, &first, &second);
   const BiasGelu constants = gelu_of_bias(mlp);
   PanelProduct expand(pool, mlp.w1, mlp.first, false, live.first);
   const PanelProduct expand_back(pool, mlp.w1, mlp.first, true, live.first);
@@ -88,8 +150,7 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
   const int64_t stride = hidden.stride();
   const Rows<T> x_rows(x, mlp.in(), false), dy_rows(dy, mlp.out(), g2.rows % kLanes != 0);
 
-  const MlpSums sizes{mlp.first.n * g1.cols * round_up(g1.rows, kLanes),
-                      mlp.second.n * g2.cols * round_up(g2.rows, kLanes), g1.out, g2.out};
+  const MlpSums sizes{first.n_floats(), second.n_floats(), g1.out, g2.out};
   constexpr int64_t kSlices = 16;
   const int64_t traffic = n * (mlp.in() + mlp.hidden() + mlp.out());
   const int64_t sums_traffic = std::max<int64_t>(1, 2 * sizes.size());
@@ -118,18 +179,18 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
         if (live.computed[o]) expand.write(o, x_panel, x_rows.stride(), n_rows, units, stride);
       }
       hidden.activate(n_rows, units, slopes);
-      add_outer(mlp.second, live.second, n_rows, units, stride, dy_panel, dy_rows.stride(), dw2);
+      add_outer(second, n_rows, units, stride, dy_panel, dy_rows.stride(), dw2);
       for (int64_t d = 0; d < g2.down(); ++d) {
         if (contract_back.has(d)) {
           contract_back.write(d, dy_panel, dy_rows.stride(), n_rows, dh, stride);
-        } else if (g1.rows != g2.cols) {  // may be part of a computed column
+        } else if (mlp.straight_through || g1.rows != g2.cols) {  // may be read with others
           for (int64_t r = 0; r < n_rows; ++r) {
             std::fill_n(dh + r * stride + d * g2.cols, g2.cols, 0.0f);
           }
         }
       }
       for (int64_t o = 0; o < g1.across(); ++o) {
-        if (!live.computed[o]) continue;
+        if (!mlp.straight_through && !live.computed[o]) continue;
         for (int64_t r = 0; r < n_rows; ++r) {
           float* row = dh + r * stride + o * g1.rows;
           const float* slope = slopes + r * stride + o * g1.rows;
@@ -137,7 +198,7 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
         }
         sum_columns(dh + o * g1.rows, stride, n_rows, g1.rows, db1 + o * g1.rows);
       }
-      add_outer(mlp.first, live.first, n_rows, x_panel, x_rows.stride(), dh, stride, dw1);
+      add_outer(first, n_rows, x_panel, x_rows.stride(), dh, stride, dw1);
       sum_columns(dy_panel, dy_rows.stride(), n_rows, g2.out, db2);
       for (int64_t d = 0; d < g1.down(); ++d) {
         expand_back.emit(d, dh, stride, n_rows, to.dx + begin * g1.in, g1.in,
@@ -146,9 +207,9 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
     }
   });
 
-  add_constants(mlp, live, constants, sizes, n_slices, sums);
-  write_gradient(pool, mlp.first, sums, n_slices, sizes.size(), to.dw1);
-  write_gradient(pool, mlp.second, sums + sizes.first, n_slices, sizes.size(), to.dw2);
+  add_constants(mlp, live, second, constants, sizes, n_slices, sums);
+  write_gradient(pool, first.kept, sums, n_slices, sizes.size(), to.dw1);
+  write_gradient(pool, second.kept, sums + sizes.first, n_slices, sizes.size(), to.dw2);
   const float* db1 = sums + sizes.first + sizes.second;
   if (mlp.b1) write_sums(db1, n_slices, sizes.size(), g1.out, to.db1);
   if (mlp.b2) write_sums(db1 + sizes.hidden, n_slices, sizes.size(), g2.out, to.db2);

@@ -185,8 +185,8 @@ void check_layer(const Grid& grid, Keep keep, int64_t n, bool tokens, int64_t ch
 template <typename T>
 void check_mlp(const Layer<T>& first, const Layer<T>& second, const std::string& kept, int64_t n,
                bool residual) {
-  const Mlp<T> mlp{first.kept(), second.kept(), first.kernel.data(), first.bias_or_null(),
-                   second.kernel.data(), second.bias_or_null(), residual};
+  Mlp<T> mlp{first.kept(), second.kept(), first.kernel.data(), first.bias_or_null(),
+             second.kernel.data(), second.bias_or_null(), residual, false};
   const std::vector<T> x = draw<T>(n * mlp.in()), dy = draw<T>(n * mlp.out());
   const Numbers exact_x = exact(x), exact_dy = exact(dy);
   const auto add = [](Number a, Number b) { return a + b; };
@@ -201,14 +201,19 @@ void check_mlp(const Layer<T>& first, const Layer<T>& second, const std::string&
   check<T>("mlp: " + what, {y}, [&](const Pool& pool, auto& to) {
     multiply_mlp(pool, mlp, x.data(), n, to[0].data());
   });
-  const std::vector<Numbers> want{dx, first.gradient(exact_x, dh, n, 1), first.sums(dh, n, 1),
-                                  second.gradient(units, exact_dy, n, 1),
-                                  second.sums(exact_dy, n, 1)};
-  check<T>("mlp gradients: " + what, want, [&](const Pool& pool, auto& to) {
-    mlp_gradients(pool, mlp, x.data(), dy.data(), n,
-                  MlpGradients<T>{to[0].data(), to[1].data(), to[2].data(), to[3].data(),
-                                  to[4].data()});
-  });
+  for (const bool straight_through : {false, true}) {
+    mlp.straight_through = straight_through;
+    const std::vector<Numbers> want{dx, first.gradient(exact_x, dh, n, 1, straight_through),
+                                    first.sums(dh, n, 1),
+                                    second.gradient(units, exact_dy, n, 1, straight_through),
+                                    second.sums(exact_dy, n, 1)};
+    check<T>((straight_through ? "straight-through mlp gradients: " : "mlp gradients: ") + what,
+             want, [&](const Pool& pool, auto& to) {
+               mlp_gradients(pool, mlp, x.data(), dy.data(), n,
+                             MlpGradients<T>{to[0].data(), to[1].data(), to[2].data(),
+                                             to[3].data(), to[4].data()});
+             });
+  }
 }
 
 // dW from the kept blocks of an activation [n, in]: its dropped blocks are zero in the definition.

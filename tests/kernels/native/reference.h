@@ -120,12 +120,13 @@ struct Layer {
     return y;
   }
 
-  // dW, zero in dropped blocks, of x [n, in, channels] and dy [n, out, channels].
-  Numbers gradient(const Numbers& x, const Numbers& dy, int64_t n, int64_t channels) const {
+  // dW, zero in dropped blocks unless `whole`, of x [n, in, channels] and dy [n, out, channels].
+  Numbers gradient(const Numbers& x, const Numbers& dy, int64_t n, int64_t channels,
+                   bool whole = false) const {
     Numbers dw(grid.in * grid.out);
     for (int64_t i = 0; i < grid.in; ++i) {
       for (int64_t o = 0; o < grid.out; ++o) {
-        if (weights[i * grid.out + o].scale == 0) continue;
+        if (!whole && weights[i * grid.out + o].scale == 0) continue;
         Number sum;
         for (int64_t r = 0; r < n; ++r) {
           for (int64_t c = 0; c < channels; ++c) {
