@@ -97,7 +97,9 @@ def measure(options: Options) -> None:
     """
     cases = _cases(options)
     blocks = [parse_block(text) for text in options.block]
-    table = json.loads(options.out.read_text()) if options.out.exists() else {"entries": []}
+    table: Record = {"entries": []}
+    if options.out.exists():
+        table = json.loads(options.out.read_text())
     measured_now = f"{datetime.date.today()}: {describe_machine(describe_environment(), 'jaxlib')}"
     measured = table.get("measured", {})
     about = {
