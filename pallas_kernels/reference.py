@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import dense
-from pallas_kernels.engine import Engine, SparseLayer
+from pallas_kernels.engine import Engine
 from pallas_kernels.layout import Kept, dense_mask
+from pallas_kernels.sparse_layer import SparseLayer
 
 
 class Reference(Engine):

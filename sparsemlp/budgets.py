@@ -84,6 +84,11 @@ def share_out(params: Mapping[str, Any], plan: Plan, budget: Budget) -> Plan:
     return with_ratios(params, plan, {path: 1 - share for path, share in densities.items()})
 
 
+def n_kept_globally(n_blocks: int, n_kernels: int, ratio: float) -> int:
+    """How many blocks all masked kernels keep together with the budget `global`."""
+    return max(n_kept_blocks(n_blocks, ratio), n_kernels)
+
+
 def global_ratios(params: Mapping[str, Any], plan: Plan) -> dict[str, float]:
     """The ratio of each masked kernel if the blocks of all of them are ranked together.
 
@@ -107,11 +112,11 @@ def global_ratios(params: Mapping[str, Any], plan: Plan) -> dict[str, float]:
     }
     sizes = [len(found) for found in scores.values()]
     of_kernel = np.repeat(np.arange(len(sizes)), sizes)
-    n_kept = n_kept_blocks(len(of_kernel), kernels[0][2].ratio)
+    n_kept = n_kept_globally(len(of_kernel), len(sizes), kernels[0][2].ratio)
     order = np.argsort(-np.concatenate(list(scores.values())), kind="stable")
     _, best = np.unique(of_kernel[order], return_index=True)
     order = np.concatenate([order[best], np.delete(order, best)])
-    counts = np.bincount(of_kernel[order[: max(n_kept, len(sizes))]], minlength=len(sizes))
+    counts = np.bincount(of_kernel[order[:n_kept]], minlength=len(sizes))
     # Half a block less than the number to keep: rounding up gives it in any arithmetic.
     return {
         path: 1 - (int(count) - 0.5) / size

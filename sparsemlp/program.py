@@ -12,7 +12,7 @@ import optax
 from jax.sharding import Mesh
 
 from pallas_kernels import SparseLayer
-from sparsemlp.budgets import share_out
+from sparsemlp.budgets import n_kept_globally, share_out
 from sparsemlp.data import ImageDataset, LabelledImages
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
@@ -27,7 +27,14 @@ from sparsemlp.optimizer import (
     triangular_rate,
 )
 from sparsemlp.parallel import data_mesh
-from sparsemlp.plan import Plan, all_rules, mask_shapes, named_for_masking
+from sparsemlp.plan import (
+    Plan,
+    all_rules,
+    block_counts,
+    mask_shapes,
+    masked_kernels,
+    named_for_masking,
+)
 from sparsemlp.recipes import recipe
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
@@ -189,13 +196,28 @@ def n_parameters(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def mask_density(params: Any, plan: Plan) -> float:
-    """The share of the weights of all kernels with a masking rule that is kept; 1 without one."""
+def mask_density(params: Any, plan: Plan, budget: str = "uniform") -> float:
+    """The share of the weights of all kernels with a masking rule that is kept; 1 without one.
+
+    Args:
+      params: nested mapping of arrays or `jax.ShapeDtypeStruct`.
+      plan: which parameter gets which rules.
+      budget: `global` if the plan's blocks are still to be shared out by it.
+    """
     named = named_for_masking(params, plan)
-    masks = mask_shapes(params, plan)
-    kept = {path: mask.n_kept * math.prod(mask.block) for path, mask in masks.items()}
     sizes = {path: math.prod(shape) for path, shape in named.items()}
-    return sum((sizes | kept).values()) / sum(sizes.values()) if sizes else 1.0
+    kernels = list(masked_kernels(params, plan))
+    if not kernels:
+        return 1.0
+    if budget == "global":
+        n_blocks = sum(block_counts(params, plan).values())
+        rule = kernels[0][2]
+        kept = n_kept_globally(n_blocks, len(kernels), rule.ratio) * math.prod(rule.block)
+    else:
+        masks = mask_shapes(params, plan).values()
+        kept = sum(mask.n_kept * math.prod(mask.block) for mask in masks)
+    unmasked = sum(sizes.values()) - sum(sizes[path] for path, _, _ in kernels)
+    return (unmasked + kept) / sum(sizes.values())
 
 
 def data_digest(dataset: ImageDataset) -> str:

@@ -88,7 +88,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self.program = build_program(settings, self.training)
         self.shapes = jax.eval_shape(lambda: initial_state(self.program))
         self.parameters = n_parameters(self.shapes.params)
-        self.density = mask_density(self.shapes.params, self.program.model.plan)
+        self.density = mask_density(self.shapes.params, self.program.model.plan, settings.budget)
         self.steps_per_epoch = math.ceil(self.training.n_train / settings.batch_size)
         self.total_steps = settings.epochs * self.steps_per_epoch
         self.digest = _digest(dataset) if digest is None else digest

@@ -126,8 +126,17 @@ def test_a_global_budget_keeps_the_largest_blocks_of_all_layers(ratio):
     # The layer of small weights keeps its best block even if that is none of the largest.
     surplus = sum(expected.values()) - n_kept
     assert sum(kept.values()) == n_kept
+    # What a run says at its start, when the blocks are not ranked yet.
+    assert mask_density(params, plan, "global") == mask_density(params, fixed)
     assert kept["contract/kernel"] == expected["contract/kernel"] >= 1
     assert sum(abs(kept[path] - expected[path]) for path in kept) == surplus
+
+
+def test_a_global_budget_keeps_a_block_of_each_layer_at_least():
+    params, plan = normals(), {"*/kernel": BlockMasking((16, 16), 0.999)}
+    fixed = with_ratios(params, plan, global_ratios(params, plan))
+    assert [mask.n_kept for mask in flatten_masks(select_masks(params, fixed)).values()] == [1] * 3
+    assert mask_density(params, plan, "global") == mask_density(params, fixed)
 
 
 def test_a_layer_that_keeps_all_its_blocks_stays_masked():

@@ -16,8 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cpu.build import BuildError, build_library
-from pallas_kernels.engine import SparseLayer, Weights
 from pallas_kernels.neighbours import Neighbours
+from pallas_kernels.sparse_layer import SparseLayer, Weights
 
 SOURCE = Path(__file__).parent / "native" / "handlers.cc"
 _HANDLERS = (

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from pallas_kernels.engine import Phase, SparseLayer
+from pallas_kernels.sparse_layer import Phase, SparseLayer
 
 TABLE_FILE = Path(__file__).with_name("crossover.json")
 PHASES: tuple[Phase, ...] = get_args(Phase)

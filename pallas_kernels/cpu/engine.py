@@ -7,9 +7,10 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.cpu import calls
 from pallas_kernels.cpu.build import BuildError
 from pallas_kernels.cpu.crossover import hands_over, pays
-from pallas_kernels.engine import Engine, Phase, SparseLayer, Weights
+from pallas_kernels.engine import Engine
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
+from pallas_kernels.sparse_layer import Phase, SparseLayer, Weights
 
 DTYPES = ("float32", "bfloat16")
 NARROWEST = 4

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import SparseLayer
 from pallas_kernels.jax_triton import products
+from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton import Triton
 
 

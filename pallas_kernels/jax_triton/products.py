@@ -10,8 +10,8 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import SparseLayer
 from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import product_tiles
 from pallas_kernels.triton.launch import Tiles, tile_size
 

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import SparseLayer
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.ampere import ROWS, Instructions, padded, shared
 from pallas_kernels.mosaic.gradient import group, spread_parts
+from pallas_kernels.sparse_layer import SparseLayer
 
 DEPTH = 64
 """Rows of x and dy in one buffer: not tuned yet."""

@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import SparseLayer
 from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import list_columns, list_rows
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.ampere import LEAST_ENTRIES, ROWS, Instructions, padded, shared
+from pallas_kernels.sparse_layer import SparseLayer
 
 PROGRAMS = 432
 """How many programs there are at least, if there is work: four for each multiprocessor of an A100.

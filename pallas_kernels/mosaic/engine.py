@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import Engine, SparseLayer, Weights
+from pallas_kernels.engine import Engine
 from pallas_kernels.gelu import gelu
 from pallas_kernels.mosaic import ampere_gradient, ampere_products, gradient, launch, products
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.reference import Reference
+from pallas_kernels.sparse_layer import SparseLayer, Weights
 
 DTYPES = ("float32", "bfloat16")
 SIDES = (16, 32, 64, 128)

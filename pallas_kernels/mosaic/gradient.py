@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import SparseLayer
 from pallas_kernels.layout import insertion_points, list_columns, spread_blocks
 from pallas_kernels.mosaic import launch
+from pallas_kernels.sparse_layer import SparseLayer
 
 ROWS = 64
 """Rows of a warpgroup's products, which the hardware sets."""

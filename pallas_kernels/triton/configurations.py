@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from pallas_kernels.engine import SparseLayer
+from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.launch import Tiles
 from pallas_kernels.tuning import Problem
 

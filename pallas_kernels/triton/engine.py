@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense
-from pallas_kernels.engine import Engine, SparseLayer, Weights
+from pallas_kernels.engine import Engine
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
+from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton import (
     compact,
     configurations,

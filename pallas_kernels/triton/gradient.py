@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import SparseLayer
 from pallas_kernels.layout import spread_blocks
+from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, gradient_tiles
 from pallas_kernels.triton.launch import dot, launch, load, quotient_and_rest, tile_size
 from pallas_kernels.tuning import configure

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Bool, Int
 
-from pallas_kernels.engine import SparseLayer, Weights
 from pallas_kernels.layout import BlockLists, list_columns, list_rows
+from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.launch import dot, load, quotient_and_rest, store
 
 DEPTH = 64

@@ -27,9 +27,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.engine import SparseLayer, Weights
 from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import kept_grid, list_columns
+from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, chosen_runs, cut, grids, in_groups
 from pallas_kernels.triton.launch import Tiles, dot, launch, load, tile_size, whole
 

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.engine import SparseLayer, Weights
 from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import spread_blocks
+from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, cut, grids, lists
 from pallas_kernels.triton.launch import Tiles, dot, launch, store, tile_size, whole
 from pallas_kernels.triton.mlp import with_bias

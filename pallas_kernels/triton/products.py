@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.engine import SparseLayer
 from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, product_tiles
 from pallas_kernels.triton.launch import dot, launch, load, store, tile_size
 from pallas_kernels.tuning import configure
