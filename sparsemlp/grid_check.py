@@ -18,6 +18,7 @@ from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_image
 from sparsemlp.errors import InputError
 from sparsemlp.grid_file import Choice, Point
 from sparsemlp.marked_yaml import Problems
+from sparsemlp.mask_options import NEED_A_MASK
 from sparsemlp.plan import all_rules, check_plan
 from sparsemlp.program import build_program
 from sparsemlp.recipes import recipe
@@ -154,6 +155,7 @@ def _without_rules(settings: Settings) -> Settings:
     """The same architecture, dense, with all else that shapes of parameters do not depend on."""
     depth, _ = model_and_plan(settings)
     plain: dict[str, Any] = dict.fromkeys(_RULE_OPTIONS) | {"backward": "masked", "score": "l2"}
+    plain |= {**NEED_A_MASK, "ramp_epochs": None}
     plain |= {"depth": depth if recipe(settings.model).family == "resmlp" else None}
     plain |= {"seed": 0, "lr": 0.0, "engine": "reference"}
     return resolve(_as_config(dataclasses.replace(settings, **plain)), settings.dataset)

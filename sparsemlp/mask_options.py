@@ -9,7 +9,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.schedule import MaskSchedule
 from sparsemlp.selection import GRADIENT_SCORE
 
-_DEFAULTS: dict[str, Any] = {
+NEED_A_MASK: dict[str, Any] = {
     "score_decay": 0.0,
     "hysteresis": 0.0,
     "budget": "uniform",
@@ -77,7 +77,7 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
             "dropped blocks no gradient, so none could return: choose --backward=straight_through "
             "or dense"
         )
-    for name, default in _DEFAULTS.items():
+    for name, default in NEED_A_MASK.items():
         value = getattr(config, name)
         if value != default and not masked:
             raise InputError(f"--{name.replace('_', '-')}={value} needs a mask: give --ratio")
@@ -86,7 +86,7 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
 def in_words(config: Config) -> list[str]:
     """The options of moving masks that are not at their defaults, as `global budget`."""
     words = [] if config.score == "l2" else [f"{config.score} score"]
-    for name, default in _DEFAULTS.items():
+    for name, default in NEED_A_MASK.items():
         value = getattr(config, name)
         if value != default:
             option = name.replace("_", " ")

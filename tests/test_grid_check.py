@@ -34,6 +34,30 @@ def test_a_grid_that_can_be_trained_has_no_problems(data):
     assert told(hp, "  epochs: 3\n", data) == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "budget: [uniform, erk, global]",
+        "dropped_decay: [0, 1.0e-4]",
+        "score_decay: [0.9]",
+        "hysteresis: [0.1]",
+        "freeze_epoch: [2]",
+        "moments: [keep, reset]",
+        "score: [l1, spectral, gradient]",
+        "ratio_schedule: [cubic]\n  ramp_epochs: [2]",
+        "ratio_schedule: [adaptive]\n  hold_out: [0.25]",
+    ],
+)
+def test_masks_may_move_in_the_ways_that_a_run_knows(data, options):
+    hp = "  block: [2x4]\n  ratio: [0.5]\n  backward: [straight_through]\n"
+    assert told(f"{hp}  {options}\n", "  epochs: 3\n  mask_start_epoch: 1\n", data) == []
+
+
+def test_a_way_to_move_masks_needs_one(data):
+    (found,) = told("  budget: [global]\n", "  epochs: 3\n", data)
+    assert found.startswith("2: budget: --budget=global needs a mask")
+
+
 def test_an_impossible_block_is_told_once_however_many_runs_have_it(data):
     hp = "  block:\n  - 2x4\n  - 3x3\n  - 2x32\n  ratio: [0.3, 0.5, 0.7]\n  seed: [0, 1]\n"
     first, second = told(hp, "", data)
