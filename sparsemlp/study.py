@@ -15,6 +15,7 @@ from typing import Any
 from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record, encode
+from sparsemlp.mask_options import NEED_A_MASK
 from sparsemlp.settings import Settings
 from sparsemlp.study_run import StudyRun, read_run, resolve_for
 
@@ -104,8 +105,10 @@ class Study:
 
 
 def _in_words(run: StudyRun, names: Iterable[str]) -> str:
-    values = ((name, getattr(run.settings, name)) for name in names)
-    return ", ".join(f"{name}={value}" for name, value in values if value is not None)
+    """Options with their values, but for ways to move masks that are not taken."""
+    values = {name: getattr(run.settings, name) for name in names}
+    said = {n: v for n, v in values.items() if v is not None and v != NEED_A_MASK.get(n)}
+    return ", ".join(f"{name}={value}" for name, value in said.items())
 
 
 def differing_options(runs: Iterable[StudyRun]) -> tuple[str, ...]:

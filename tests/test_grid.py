@@ -34,6 +34,17 @@ def test_the_case_study_is_dense_and_three_backwards_with_three_seeds():
     assert found == [f"{kind}-seed{seed}" for kind in kinds for seed in (0, 1, 2)]
 
 
+def test_the_grid_of_sr_ste_has_what_it_is_compared_with():
+    found = names(read_grid(CONFIGS / "sr_ste.yaml"))
+    kinds = (
+        "dense",
+        "32x32-0.8-masked-budget-uniform",
+        "32x32-0.8-masked-budget-global",
+        "32x32-0.8-straight_through-budget-global-dropped_decay-0.0002",
+    )
+    assert found == [f"{kind}-seed{seed}" for kind in kinds for seed in (0, 1, 2)]
+
+
 def test_the_smoke_test_needs_no_download():
     grid = read_grid(CONFIGS / "smoke.yaml")
     assert {run.config.dataset for run in grid.runs} == {"digits"}

@@ -95,7 +95,7 @@ def test_what_differs_is_told_once(small, tmp_path):
         synthetic.write_run(tmp_path / name, synthetic.settings(**masked, **more))
     plain, faster, reset = read_study(tmp_path).runs
     study = read_study(tmp_path)
-    assert study.variant(plain) == "moments=keep, lr=0.01, warmup_lr=0.001"
+    assert study.variant(plain) == "lr=0.01, warmup_lr=0.001"
     assert study.label(faster) == "32x32 at 0.8, masked backward (lr=0.02, warmup_lr=0.002)"
     assert study.label(reset).count("reset") == 1
     assert study.other_options(reset) == "moments=reset, lr=0.01, warmup_lr=0.001"

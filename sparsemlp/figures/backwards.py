@@ -1,5 +1,6 @@
 """The backward passes beside each other: over the ratios of a block, and over all blocks."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from sparsemlp.figures.dense_runs import dense_top1
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.style import (
     BACKWARDS,
+    DASHES,
     DENSE_MODEL,
     WIDTH,
     as_percent,
@@ -36,20 +38,21 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         raise NothingToDrawError(
             f"no finished run at ratio {chosen.ratio:g}, nor {chosen.block} at several ratios"
         )
-    blocks = sort_blocks({g.first.block or "" for g in of_ratio})
+    rows = _rows(study, of_ratio)
     dense = dense_top1(study, [group.first for group in groups])
-    height = max(2.4 if over_ratios else 1.6, 1.1 + 0.21 * len(blocks))
+    height = max(2.4 if over_ratios else 1.6, 1.1 + 0.21 * sum(1 + r.count("\n") for r in rows))
     panels = int(over_ratios) + bool(of_ratio)
     figure = Figure(figsize=(WIDTH if panels == 2 else 0.75 * WIDTH, height + 0.5))
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
     if over_ratios:
-        _over_ratios(axes[0], of_block, found, dense)
+        _over_ratios(axes[0], study, of_block, found, dense)
         axes[0].set_title(chosen.block)
     if of_ratio:
-        _over_blocks(axes[-1], of_ratio, blocks, found, dense)
+        _over_blocks(axes[-1], rows, found, dense)
         axes[-1].set_title(f"ratio {chosen.ratio:g}")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    columns = 4 if max(map(len, labels)) < 30 else 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     yield Drawing(
         "backwards",
         figure,
@@ -58,24 +61,43 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     )
 
 
+def _rows(study: Study, groups: list[Seeds]) -> dict[str, list[Seeds]]:
+    """The settings by block and whatever else sets them apart but the backward pass, as text."""
+    rows: dict[str, list[Seeds]] = {}
+    for block in sort_blocks({g.first.block or "" for g in groups}):
+        own = [g for g in groups if (g.first.block or "") == block]
+        for group in sorted(own, key=lambda g: study.variant(g.first)):
+            variant = study.variant(group.first)
+            rows.setdefault(f"{block}\n{variant}" if variant else block, []).append(group)
+    return rows
+
+
 def _over_ratios(
-    axes: Axes, groups: list[Seeds], names: list[str], dense: tuple[float, float] | None
+    axes: Axes,
+    study: Study,
+    groups: list[Seeds],
+    names: list[str],
+    dense: tuple[float, float] | None,
 ) -> None:
-    for name in names:
-        own = sorted(
-            (g for g in groups if g.first.masking and g.first.masking.backward == name),
-            key=lambda g: g.first.masking.ratio if g.first.masking else 0,
-        )
+    """A line a backward pass and variant, dashed by the latter if there are several."""
+    variants = sorted({study.variant(group.first) for group in groups})
+    for name, variant in itertools.product(names, variants):
+        own = [g for g in groups if g.first.masking and g.first.masking.backward == name]
+        own = [g for g in own if study.variant(g.first) == variant]
+        if not own:
+            continue
+        own.sort(key=lambda g: g.first.masking.ratio if g.first.masking else 0)
         look = BACKWARDS[name]
+        several = len(variants) > 1
         tops, spreads = _tops(own)
         axes.errorbar(
             [g.first.masking.ratio for g in own if g.first.masking],
             tops,
             yerr=spreads,
             fmt=look.marker,
-            linestyle=look.dash,
+            linestyle=DASHES[variants.index(variant) % len(DASHES)] if several else look.dash,
             color=look.color,
-            label=name_backward(name),
+            label=name_backward(name) + (f", {variant}" if several and variant else ""),
             capsize=2,
         )
     if dense is not None:
@@ -86,22 +108,28 @@ def _over_ratios(
 
 def _over_blocks(
     axes: Axes,
-    groups: list[Seeds],
-    blocks: list[str],
+    rows: dict[str, list[Seeds]],
     names: list[str],
     dense: tuple[float, float] | None,
 ) -> None:
-    """A row a block; the grey line spans its backward passes."""
-    for row, block in enumerate(blocks):
-        tops = [g.top1()[0] for g in groups if g.first.block == block]
+    """The grey line of a row spans its backward passes."""
+    for row, groups in enumerate(rows.values()):
+        tops = [group.top1()[0] for group in groups]
         axes.plot((min(tops), max(tops)), (row, row), color="#c3cad0", linewidth=1, zorder=1)
+    placed = [(row, group) for row, groups in enumerate(rows.values()) for group in groups]
     for name in names:
-        own = [g for g in groups if g.first.masking and g.first.masking.backward == name]
+        own = [
+            (row, group)
+            for row, group in placed
+            if group.first.masking and group.first.masking.backward == name
+        ]
+        if not own:
+            continue
         look = BACKWARDS[name]
-        tops, spreads = _tops(own)
+        tops, spreads = _tops([group for _, group in own])
         axes.errorbar(
             tops,
-            [blocks.index(g.first.block or "") for g in own],
+            [row for row, _ in own],
             xerr=spreads,
             fmt=look.marker,
             color=look.color,
@@ -110,8 +138,8 @@ def _over_blocks(
         )
     if dense is not None:
         axes.axvline(dense[0], linestyle=DENSE_MODEL.dash, color="black", label="dense model")
-    axes.set_yticks(range(len(blocks)), blocks)
-    axes.set_ylim(len(blocks) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.set_major_formatter(as_percent)
     axes.set_xlabel("test top-1 (%)")
     axes.grid(visible=False, axis="y")

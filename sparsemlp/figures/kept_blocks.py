@@ -77,7 +77,7 @@ def _one_each(study: Study, runs: list[StudyRun]) -> Iterator[tuple[str, StudyRu
     for backward in order_backwards({key[0] for key in found}):
         for (own, variant), run in found.items():
             if own == backward:
-                yield name_backward(backward) + (f"\n{variant}" if variant else ""), run
+                yield "\n".join([name_backward(backward), *filter(None, variant.split(", "))]), run
 
 
 def _read(run: StudyRun) -> dict[str, np.ndarray]:

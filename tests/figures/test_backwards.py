@@ -1,5 +1,7 @@
 """Backward passes stand beside each other with the means of their seeds."""
 
+import itertools
+
 import numpy as np
 import pytest
 import synthetic_study as synthetic
@@ -33,6 +35,25 @@ def test_one_setting_has_one_panel(tmp_path):
     assert [axes.get_title() for axes in drawing.figure.axes] == ["ratio 0.8"]
     with pytest.raises(NothingToDrawError, match=r"ratio 0\.5"):
         list(backwards(study, Chosen(ratio=0.5)))
+
+
+def test_what_else_sets_runs_apart_has_a_row_and_a_line_of_its_own(tmp_path):
+    moving = ({}, {"budget": "global"})
+    for i, (more, ratio) in enumerate(itertools.product(moving, (0.5, 0.8))):
+        for backward in ("masked", "straight_through"):
+            run = synthetic.settings(
+                block="32x32", ratio=ratio, backward=backward, epochs=1, **more
+            )
+            synthetic.write_run(tmp_path / f"{i}-{backward}", run)
+    (drawing,) = backwards(read_study(tmp_path), Chosen())
+    over_ratios, over_blocks = drawing.figure.axes
+    rows = [text.get_text() for text in over_blocks.get_yticklabels()]
+    assert rows == ["32x32", "32x32\nbudget=global"]
+    points = [line.get_ydata() for line in over_blocks.lines if str(line.get_marker()) in "o^"]
+    assert [np.asarray(y).tolist() for y in points] == [[0, 1]] * 2
+    named = over_ratios.get_legend_handles_labels()[1]
+    assert "straight-through, budget=global" in named
+    assert len(set(named)) == 4
 
 
 def test_one_backward_pass_is_no_comparison(tmp_path):
