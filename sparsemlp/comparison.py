@@ -24,6 +24,7 @@ _BY_EPOCHS = frozenset({"mask_start_epoch", "warmup_epochs"})
 """Options whose defaults follow from the number of epochs."""
 _OF_COSTS = ("model", "patch_size", "dim", "depth", "expansion", "epochs", "batch_size")
 """Options that the published costs depend on, beside the mask."""
+_OF_MASKED_COSTS = ("mask_layers", "budget", "ratio_schedule")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +119,7 @@ def why_not_comparable(published: Published, run: StudyRun) -> str:
         free = _FREE | _OF_A_MASK if published.block is None else _FREE
         names = tuple(f.name for f in dataclasses.fields(Settings) if f.name not in free)
     elif published.block is not None:
-        names = (*_OF_COSTS, "mask_layers")
+        names = (*_OF_COSTS, *_OF_MASKED_COSTS)
     if settings.config is not None:
         names = tuple(name for name in names if name not in {"depth", "mask_layers"})
     return "; ".join(_differences(names, settings, thesis, run))

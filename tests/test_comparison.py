@@ -44,6 +44,18 @@ def test_the_costs_of_the_same_setting_are_compared_once_whatever_the_backward(t
     ]
 
 
+def test_the_costs_of_another_budget_are_not_those_of_the_thesis(tmp_path):
+    run = synthetic.settings(**MASKED, budget="erk")
+    (moved,) = [
+        c
+        for c in compare(study_of(tmp_path, run))
+        if c.published.quantity == "thesis_movement_gb" and c.published.block
+    ]
+    assert moved.value is not None
+    assert moved.difference is None
+    assert "budget is erk, the thesis' is uniform" in moved.note
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
