@@ -4,11 +4,11 @@
 
 measures the blocks of the thesis and some between, on the layers of its models, and writes the
 table in which engine `auto` looks up a layer on a CPU, `pallas_kernels/cpu/crossover.json`. About
-20 minutes on 2 cores that do nothing else. Options choose a part; the rest of the table stays.
+30 minutes on 2 cores that do nothing else. Options choose a part; the rest of the table stays.
 
-Native and dense take turns, each into the memory of its last result; freed memory stays with the
-process. Fresh memory would cost page faults, on which dense spends more time than native does.
-Time grows with the kept blocks, so the smallest ratio that pays is found by bisection.
+Native and what else would be done take turns, each into the memory of its last result; freed memory
+stays with the process. Fresh memory would cost page faults, on which dense spends more time than
+native does. Time grows with the kept blocks, so the smallest ratio that pays is found by bisection.
 """
 
 import bisect

@@ -1,8 +1,8 @@
 """Where the native kernels beat XLA's dense products, by measurement.
 
 `crossover.json` states, for some kernels, rows of x, blocks and phases, the smallest ratio at which
-native pays, and machine, versions and date; `experiments/crossover.py` measures it anew. What was
-not measured takes the entry of its nearest neighbour that is not more favourable.
+native pays, and of each phase machine, versions and date; `experiments/crossover.py` measures it
+anew. What was not measured takes the entry of its nearest neighbour that is not more favourable.
 """
 
 import dataclasses

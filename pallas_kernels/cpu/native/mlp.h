@@ -29,7 +29,7 @@ struct Mlp {
 struct Live {
   std::vector<char> computed;  // of W1's block columns: kept somewhere, and W2 uses it
   std::vector<char> constant;  // of W1's block columns: nothing kept
-  std::vector<char> filled;    // of W1's block columns: constant beside others in a block of W2
+  std::vector<char> filled;    // of W1's block columns: constant, but needed among others
   std::vector<char> first;     // of W1's kept blocks: those in computed columns
   std::vector<char> second;    // of W2's kept blocks: those with a unit that is not constant
 };
@@ -171,7 +171,7 @@ std::vector<float> output_bias(const Mlp<T>& mlp, const Live& live, const BiasGe
 }
 
 // The hidden units of a panel, [rows, stride()]; constant ones are filled in where a block of W2
-// mixes them with others.
+// mixes them with others, and all of them for straight-through gradients.
 class HiddenPanel {
  public:
   HiddenPanel(const Grid& first, const Live& live, const BiasGelu& constants)
