@@ -15,9 +15,9 @@ from sparsemlp import InputError, parse_block
 from sparsemlp.augment import Augmentation
 from sparsemlp.blocks import format_block
 from sparsemlp.forward_backward import loss_and_gradients
+from sparsemlp.mask_trees import select_masks
 from sparsemlp.optimizer import adam_with_l2
 from sparsemlp.parallel import data_mesh
-from sparsemlp.plan import select_masks
 from sparsemlp.rules import BlockMasking, check_backward
 from sparsemlp.train_state import Program
 

@@ -18,7 +18,8 @@ from sparsemlp.blocks import matrix_shape
 from sparsemlp.engines import check_engine
 from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json
-from sparsemlp.plan import Masks, flatten_masks, masked_kernels
+from sparsemlp.mask_trees import Masks, flatten_masks
+from sparsemlp.plan import masked_kernels
 from sparsemlp.selection import block_scores
 
 MODELS = ("resmlp_cifar10", "resmlp_imagenet", "resmlp_s12", "resmlp_s24", "resmlp_b24")

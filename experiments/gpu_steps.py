@@ -37,7 +37,8 @@ from sparsemlp import (
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_json
 from sparsemlp.losses import cross_entropy
-from sparsemlp.plan import Plan, flatten_masks
+from sparsemlp.mask_trees import flatten_masks
+from sparsemlp.plan import Plan
 
 RATIO = 0.8
 

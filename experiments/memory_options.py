@@ -20,8 +20,8 @@ from sparsemlp import BlockMasking, Plan, ResMLP, ResNet9
 from sparsemlp.augment import Augmentation
 from sparsemlp.forward_backward import loss_and_gradients
 from sparsemlp.losses import cross_entropy
+from sparsemlp.mask_trees import select_masks
 from sparsemlp.optimizer import adam_with_l2
-from sparsemlp.plan import select_masks
 from sparsemlp.train_state import Program, initial_state
 
 _DECAY = 0.999

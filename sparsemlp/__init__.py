@@ -5,10 +5,11 @@ from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
 from sparsemlp.image_modules import SparseConv
 from sparsemlp.linear import sparse_linear
+from sparsemlp.mask_trees import Masks, flatten_masks, select_masks
 from sparsemlp.masks import BlockMask, GridMask
 from sparsemlp.model_string import parse_model
 from sparsemlp.modules import SparseDense
-from sparsemlp.plan import Masks, Plan, check_plan, flatten_masks, select_masks
+from sparsemlp.plan import Plan, check_plan
 from sparsemlp.presets import (
     resmlp_b24,
     resmlp_cifar10,

@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float
 
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
 from sparsemlp.errors import InputError
+from sparsemlp.mask_trees import Masks, flatten_masks, mask_tree
 from sparsemlp.masks import BlockMask
-from sparsemlp.plan import Masks, Plan, flatten_masks, mask_tree, masked_kernels
+from sparsemlp.plan import Plan, masked_kernels
 from sparsemlp.selection import (
     GRADIENT_SCORE,
     block_scores,

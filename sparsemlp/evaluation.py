@@ -13,9 +13,10 @@ from sparsemlp.augment import normalize
 from sparsemlp.dynamics import Memory, select_dynamic_masks
 from sparsemlp.forward_backward import test_logits
 from sparsemlp.losses import cross_entropy
+from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.metrics import n_correct
 from sparsemlp.parallel import join
-from sparsemlp.plan import Masks, block_counts, flatten_masks
+from sparsemlp.plan import block_counts
 from sparsemlp.train_state import Program
 
 MasksOf = Callable[[Any], Masks]

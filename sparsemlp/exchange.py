@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.masks import BlockMask
-from sparsemlp.plan import Masks, Plan, flatten_masks, masking_for
+from sparsemlp.plan import Plan, masking_for
 from sparsemlp.selection import cut
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sparsemlp.accumulation import sum_over_parts
 from sparsemlp.exchange import sum_gradients
 from sparsemlp.losses import cross_entropy
+from sparsemlp.mask_trees import Masks
 from sparsemlp.parallel import on_every_device, usable
-from sparsemlp.plan import Masks
 from sparsemlp.train_state import Program
 from sparsemlp.varying import AXIS
 

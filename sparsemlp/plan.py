@@ -9,11 +9,10 @@ the most characters besides `*` and `?`, for each kind of rule. The order of a p
 import dataclasses
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from sparsemlp.blocks import (
@@ -22,12 +21,10 @@ from sparsemlp.blocks import (
     divides,
     format_block,
     matrix_shape,
-    n_kept_blocks,
     nearest_blocks,
     why_indivisible,
 )
 from sparsemlp.errors import InputError
-from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -35,11 +32,8 @@ from sparsemlp.rules import (
     GradientPruning,
     Rule,
 )
-from sparsemlp.selection import select_blocks
 
 Plan = Mapping[str, Rule | tuple[Rule, ...]]
-Masks = dict[str, Any]
-"""Nested dictionaries like the parameters, cut down to masked kernels; leaves are masks."""
 
 
 def all_rules(plan: Plan) -> list[Rule]:
@@ -133,73 +127,6 @@ def named_for_masking(params: Mapping[str, Any], plan: Plan) -> dict[str, tuple[
     return found
 
 
-Select = Callable[[str, Any, BlockMasking], Mask]
-"""What selects the blocks of a kernel, from its path, its weights and its rule."""
-
-
-def select_masks(
-    params: Mapping[str, Any], plan: Plan, engine: str = "auto", *, select: Select | None = None
-) -> Masks:
-    """Selects the kept blocks of every masked kernel anew.
-
-    Jittable, with the plan static: one compilation serves all steps.
-
-    Args:
-      params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
-      plan: which parameter gets which rules.
-      engine: who scores the blocks, as `selection.block_scores`.
-      select: what selects the blocks of a kernel instead of `select_blocks`.
-
-    Returns:
-      The variable collection `masks`: the same tree as the masked part of `params`, empty when
-      nothing is masked (no plan, or ratio 0).
-
-    Raises:
-      InputError: as `check_plan`.
-    """
-    return mask_tree(
-        {
-            path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path, engine)
-            if select is None
-            else select(path, kernel, rule)
-            for path, kernel, rule in masked_kernels(params, plan)
-        }
-    )
-
-
-def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:
-    """The masks by parameter path without their positions: `kept` is a `jax.ShapeDtypeStruct`.
-
-    Args:
-      params: nested mapping of arrays or `jax.ShapeDtypeStruct`.
-      plan: which parameter gets which rules.
-
-    Raises:
-      InputError: as `check_plan`.
-    """
-    n_blocks = block_counts(params, plan)
-    return {
-        path: BlockMask(
-            jax.ShapeDtypeStruct((n_kept_blocks(n_blocks[path], rule.ratio),), jnp.int32),
-            matrix_shape(kernel.shape),
-            rule.block,
-        )
-        for path, kernel, rule in masked_kernels(params, plan)
-    }
-
-
-def mask_tree(masks: Mapping[str, Mask]) -> Masks:
-    """The variable collection `masks` from masks by parameter path."""
-    tree: Masks = {}
-    for path, mask in masks.items():
-        *parents, last = path.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = mask
-    return tree
-
-
 def check_plan(params: Mapping[str, Any], plan: Plan) -> None:
     """Checks a plan against parameters or their shapes.
 
@@ -215,7 +142,7 @@ def check_plan(params: Mapping[str, Any], plan: Plan) -> None:
 
 
 def block_counts(params: Mapping[str, Any], plan: Plan) -> dict[str, int]:
-    """How many blocks each masked kernel has, by its path; in the order of `flatten_masks`.
+    """How many blocks each masked kernel has, by its path; in the order of the parameter tree.
 
     Raises:
       InputError: as `check_plan`.
@@ -250,16 +177,10 @@ def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
     raise InputError(why_indivisible(block, shape, name) + way_out)
 
 
-def flatten_masks(masks: Masks) -> dict[str, Any]:
-    """The masks by parameter path, as `block_0/XPatch/kernel`, in the order of the tree."""
-    leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, Mask))
-    return {"/".join(str(entry.key) for entry in path): mask for path, mask in leaves}
-
-
 def masked_kernels(
     params: Mapping[str, Any], plan: Plan
 ) -> Iterable[tuple[str, Array, BlockMasking]]:
-    """Path, kernel and rule of every masked kernel, in the order of `flatten_masks`.
+    """Path, kernel and rule of every masked kernel, in the order of the parameter tree.
 
     Raises:
       InputError: a pattern matches no parameter or one that is no kernel.

@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Int, UInt8
 
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.evaluation import Evaluation, count_correct
+from sparsemlp.mask_trees import Masks, select_masks
 from sparsemlp.masks import GridMask
-from sparsemlp.plan import Masks, block_counts, masking_for, select_masks
+from sparsemlp.plan import block_counts, masking_for
 from sparsemlp.rules import Backward, BlockMasking
 from sparsemlp.selection import select_grid
 from sparsemlp.train_state import (

@@ -17,6 +17,7 @@ from sparsemlp.data import ImageDataset, LabelledImages
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import dynamics
+from sparsemlp.mask_trees import mask_shapes
 from sparsemlp.optimizer import (
     adam_with_l2,
     adamw,
@@ -27,14 +28,7 @@ from sparsemlp.optimizer import (
     triangular_rate,
 )
 from sparsemlp.parallel import data_mesh
-from sparsemlp.plan import (
-    Plan,
-    all_rules,
-    block_counts,
-    mask_shapes,
-    masked_kernels,
-    named_for_masking,
-)
+from sparsemlp.plan import Plan, all_rules, block_counts, masked_kernels, named_for_masking
 from sparsemlp.recipes import recipe
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9

@@ -12,16 +12,17 @@ import numpy as np
 from sparsemlp.checkpoint import Checkpoints, Restored
 from sparsemlp.config_file import to_json
 from sparsemlp.data import ImageDataset, hold_out
-from sparsemlp.data.imagenet import ImageSet
+from sparsemlp.data.imagenet import ImageSet, hold_out_images
 from sparsemlp.environment import describe_environment
+from sparsemlp.epoch_record import measures
 from sparsemlp.evaluation import Evaluation
 from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.keeper import Keeper
 from sparsemlp.mask_options import mask_schedule
+from sparsemlp.mask_trees import mask_shapes
 from sparsemlp.parallel import own_copy, replicate
 from sparsemlp.pictures import draw
-from sparsemlp.plan import mask_shapes
 from sparsemlp.processes import shared
 from sparsemlp.program import (
     build_program,
@@ -47,7 +48,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
       density: share of the weights of all masked kernels that is kept at the end.
       schedule: when it masks, and how much.
       training: the data set without the images that are held out.
-      held_out: images and labels to validate on, or None.
+      held_out: what to validate on, images and labels or a source of them, or None.
       history: the records of its epochs.
       steps_per_epoch: steps in an epoch, the partial last batch included.
       total_steps: steps of the whole run.
@@ -82,9 +83,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self.folder = folder
         self.title = title
         self.schedule = mask_schedule(settings)
-        self.training, self.held_out = dataset, None
-        if isinstance(dataset, ImageDataset):
-            self.training, self.held_out = hold_out(dataset, settings.hold_out)
+        self.training, self.held_out = _hold_out(dataset, settings.hold_out)
         self.program = build_program(settings, self.training)
         self.shapes = jax.eval_shape(lambda: initial_state(self.program))
         self.parameters = n_parameters(self.shapes.params)
@@ -172,25 +171,17 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
           validation_loss: of the held-out images, if there are any.
           more: what else the record says.
         """
-        totals = jax.device_get(state.totals)
-        n_images, n_test = int(totals["images"]), int(found.images)
-        record: dict[str, Any] = {
+        record: Record = {
             "epoch": epoch + 1,
             "step": step,
-            "loss": float(totals["loss"]) / n_images,
-            "train_top1": int(totals["top1"]) / n_images,
-            "train_top5": int(totals["top5"]) / n_images,
-            "test_top1": int(found.top1) / n_test,
-            "test_top5": int(found.top5) / n_test,
-            "test_loss": float(found.loss) / n_test,
+            **measures(state, found),
             "density": density,
-            "changed_blocks": _changed_blocks(state, found),
-            "dropped_norm": float(found.dropped_norm),
             "learning_rate": float(epoch_learning_rate(self.settings)(epoch)),
             "seconds": seconds,
-            "images_per_second": n_images / seconds,
+            "images_per_second": int(state.totals["images"]) / seconds,
             "dataset": self.dataset.source,
-        } | dict(more or {})
+            **(more or {}),
+        }
         if validation_loss is not None:
             record["validation_loss"] = validation_loss
         self.history.append(record)
@@ -285,9 +276,9 @@ def _digest(dataset: ImageDataset | ImageSet) -> str:
     return data_digest(dataset) if isinstance(dataset, ImageDataset) else dataset.digest
 
 
-def _changed_blocks(state: TrainState, found: Evaluation) -> float:
-    """The share of the blocks that were dropped or regrown since the end of the last epoch."""
-    before, after = jax.device_get(state.last_kept), jax.device_get(found.kept)
-    changed = sum(int(np.sum(before[path] != after[path])) for path in after)
-    n_blocks = sum(after[path].size for path in after)
-    return changed / n_blocks if n_blocks else 0.0
+def _hold_out(
+    dataset: ImageDataset | ImageSet, share: float
+) -> tuple[ImageDataset | ImageSet, Any]:
+    if isinstance(dataset, ImageDataset):
+        return hold_out(dataset, share)
+    return hold_out_images(dataset, share)

@@ -6,15 +6,15 @@ is escaped by the template engine, and a policy in the page forbids whatever is 
 
 import base64
 import hashlib
-import math
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
+from sparsemlp import comparison_table
 from sparsemlp.comparison import Comparison, compare
 from sparsemlp.environment_table import environments
 from sparsemlp.files import Record, write_whole
@@ -66,7 +66,7 @@ def write_report(
     write_csv(out.with_name(CSV_NAME), table)
     more: Record = {
         "grid": study.grid_name,
-        "comparisons": [_comparison_record(comparison) for comparison in comparisons],
+        "comparisons": [comparison_table.record(comparison) for comparison in comparisons],
     }
     write_json(out.with_name(JSON_NAME), table, more)
     write_whole(out, lambda file: file.write(page.encode()))
@@ -102,9 +102,9 @@ def build_page(
         ],
         lacking=lacking,
         source=SOURCE,
-        comparisons=[_comparison_cells(c) for c in comparisons if c.value is not None],
+        comparisons=[comparison_table.cells(c) for c in comparisons if c.value is not None],
         not_run=", ".join(
-            f"{_setting(c)} ({_QUANTITIES[c.published.quantity]})"
+            f"{comparison_table.setting(c)} ({comparison_table.QUANTITIES[c.published.quantity]})"
             for c in comparisons
             if c.value is None
         ),
@@ -231,63 +231,3 @@ def _shared(study: Study) -> dict[str, str]:
         return {}
     values = {name: value for name, value in vars(settings).items() if name not in study.differing}
     return {name: str(value) for name, value in values.items() if value is not None}
-
-
-_QUANTITIES = {
-    "test_top1": "test top-1",
-    "loaded_elements": "loaded weights",
-    "thesis_movement_gb": "memory movement",
-}
-
-
-def _setting(comparison: Comparison) -> str:
-    published = comparison.published
-    if published.block is None:
-        return "dense"
-    backward = f", {published.backward} backward" if published.backward else ""
-    return f"{published.block} at {published.ratio:g}{backward}"
-
-
-def _comparison_cells(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as a reader sees it."""
-    quantity, value = comparison.published.quantity, comparison.value or 0.0
-    difference = comparison.difference
-    if quantity == "test_top1":
-        text = percent(value, comparison.spread)
-        signed = "" if difference is None else f"{100 * difference:+.2f} points"
-    else:
-        scale, unit = (1e9, "billion") if quantity == "loaded_elements" else (1.0, "GB")
-        text = f"{value / scale:.2f} {unit}"
-        if difference is None:
-            signed = ""
-        else:
-            share = difference / comparison.published.value
-            signed = f"{difference / scale:+.3f} {unit} ({share:+.2%})"
-    return {
-        "quantity": _QUANTITIES[quantity],
-        "setting": _setting(comparison),
-        "published": comparison.published.text,
-        "run": comparison.run,
-        "value": text,
-        "n_runs": comparison.n_runs,
-        "difference": signed or "not given",
-        "note": comparison.note,
-    }
-
-
-def _comparison_record(comparison: Comparison) -> Record:
-    published = comparison.published
-    return {
-        "quantity": published.quantity,
-        "block": published.block,
-        "ratio": published.ratio,
-        "backward": published.backward,
-        "published": published.value,
-        "bound": published.bound or None,
-        "run": comparison.run or None,
-        "n_runs": comparison.n_runs,
-        "value": comparison.value,
-        "spread": None if math.isnan(comparison.spread) else comparison.spread,
-        "difference": comparison.difference,
-        "note": comparison.note,
-    }

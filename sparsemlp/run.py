@@ -202,6 +202,7 @@ def _trainer(recorder: Recorder) -> PhasedTrainer:
         recorder.program,
         training,
         settings.batch_size,
+        recorder.held_out,
         n_workers=settings.workers,
         largest_unreadable_share=settings.unreadable,
     )

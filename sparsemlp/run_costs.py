@@ -1,10 +1,13 @@
 """What a run costs on paper: the models of `costs` for the settings that were trained.
 
-As in the thesis (Bespalov 2025) the masks count from the first step on, dense epochs or not.
+As in the thesis (Bespalov 2025) the masks count from the first step on: dense epochs before them
+count as the first masked one.
 """
 
+import collections
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,7 +16,9 @@ from sparsemlp import costs
 from sparsemlp.blocks import Block
 from sparsemlp.budgets import share_out, with_ratios
 from sparsemlp.costs import KINDS, Masking, Shapes
+from sparsemlp.mask_options import mask_schedule
 from sparsemlp.plan import Plan, masked_kernels, masking_for
+from sparsemlp.schedule import LEVELS, plan_at
 from sparsemlp.settings import Settings, model_and_plan
 from sparsemlp.study_run import StudyRun
 
@@ -67,62 +72,89 @@ def _masking(plan: Plan, block: str) -> Masking:
     return {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule is not None}
 
 
-def maskings_of(run: StudyRun) -> list[Masking] | None:
-    """Block and ratio of each masked layer kind, for each block of the network where they differ.
+def levels_of(run: StudyRun) -> Mapping[int, int] | None:
+    """How many epochs a run masks at each level of its ratio schedule, from 1 to `LEVELS`.
 
-    Returns:
-      One masking for all blocks with the budget `uniform`, else one for each. None: not known,
-      because there is no model of it, the ratio changes over the epochs, or masking with a global
-      budget has not begun.
+    Dense epochs before the masks count as the first masked one. None: not known, because an
+    adaptive schedule has not seen all its validation losses.
     """
     settings = run.settings
-    shapes = None if settings is None else shapes_of(settings)
-    if settings is None or shapes is None or settings.ratio_schedule != "constant":
+    if settings is None:
         return None
-    if settings.budget == "uniform":
-        return [masking_of(settings)]
+    schedule, n_epochs = mask_schedule(settings), settings.epochs
+    losses = run.column("validation_loss")[: n_epochs - 1].tolist()
+    if schedule.kind == "adaptive" and (
+        len(losses) < n_epochs - 1 or any(map(math.isnan, losses[schedule.start :]))
+    ):
+        return None
+    first = min(schedule.start, n_epochs - 1)
+    levels = [schedule.phase(max(epoch, first), losses).level for epoch in range(n_epochs)]
+    return collections.Counter(level or LEVELS for level in levels)
+
+
+def _plans(settings: Settings, shapes: Shapes, run: StudyRun) -> tuple[Plan, list[str]] | None:
+    """The plan with the budget shared out, and the blocks of the network that may differ by it.
+
+    None where masking with a global budget has not begun.
+    """
     _, plan = model_and_plan(settings)
+    if settings.budget == "uniform":
+        return plan, ["block_0"]
     kernels = {
         kind: {"kernel": jax.ShapeDtypeStruct(shapes.kernel(kind), "float32")} for kind in KINDS
     }
     blocks = [f"block_{index}" for index in range(shapes.depth)]
     params = dict.fromkeys(blocks, kernels)
-    if settings.budget == "global":
-        masked = {path for path, _, _ in masked_kernels(params, plan)}
-        if not masked <= set(run.layer_ratios):
-            return None
-        plan = with_ratios(params, plan, run.layer_ratios)
-    else:
-        plan = share_out(params, plan, "erk")
-    return [_masking(plan, block) for block in blocks]
+    if settings.budget == "erk":
+        return share_out(params, plan, "erk"), blocks
+    masked = {path for path, _, _ in masked_kernels(params, plan)}
+    if not masked <= set(run.layer_ratios):
+        return None
+    return with_ratios(params, plan, run.layer_ratios), blocks
 
 
 def run_costs(run: StudyRun, masking: Masking | None = None) -> RunCosts | None:
-    """What a run costs on paper, None where the models do not know it.
+    """What a run costs on paper.
 
     Args:
       run: the run.
-      masking: another masking than its own.
+      masking: another masking than its own, for all epochs.
+
+    Returns:
+      The costs. None where they are not known: there is no model of it, masking with a global
+      budget has not begun, or an adaptive schedule has not ended.
     """
     settings, steps = run.settings, run.steps_per_epoch
     shapes = None if settings is None else shapes_of(settings)
-    maskings = maskings_of(run) if masking is None else [masking]
-    if settings is None or shapes is None or steps is None or maskings is None:
+    if settings is None or shapes is None or steps is None:
         return None
-    length = costs.Run(settings.batch_size, steps, settings.epochs)
+    if masking is not None:
+        maskings = [([masking], settings.epochs)]
+    else:
+        shared, levels = _plans(settings, shapes, run), levels_of(run)
+        if shared is None or levels is None:
+            return None
+        plan, blocks = shared
+        maskings = [
+            ([_masking(plan_at(plan, level), block) for block in blocks], n_epochs)
+            for level, n_epochs in levels.items()
+        ]
 
-    def mean(model: Callable[..., Any]) -> Any:
-        """Exact: of the blocks of the network a model takes the sum of each one's own."""
-        found = [model(shapes, each, length) for each in maskings]
-        total = sum(found)
-        return total // len(found) if isinstance(total, int) else total / len(found)
+    def total(model: Callable[..., Any]) -> Any:
+        """Over the levels; of the blocks of the network, a model takes the mean of each one's."""
+        found = 0
+        for of_blocks, n_epochs in maskings:
+            length = costs.Run(settings.batch_size, steps, n_epochs)
+            whole = sum(model(shapes, each, length) for each in of_blocks)
+            found += whole // len(of_blocks) if isinstance(whole, int) else whole / len(of_blocks)
+        return found
 
     return RunCosts(
-        mean(costs.loaded_elements),
-        mean(costs.thesis_movement_bytes) / 2**30,
-        mean(costs.movement_bytes) / 2**30,
-        mean(costs.thesis_flops),
-        mean(costs.training_flops),
+        total(costs.loaded_elements),
+        total(costs.thesis_movement_bytes) / 2**30,
+        total(costs.movement_bytes) / 2**30,
+        total(costs.thesis_flops),
+        total(costs.training_flops),
     )
 
 

@@ -47,8 +47,3 @@ def check_stream_options(config: Config) -> None:
                 f"--dataset={config.dataset}: images of large sets are cropped and flipped at "
                 "random as they are decoded, leave it out"
             )
-    if config.hold_out:
-        raise InputError(
-            f"--hold-out={config.hold_out} does not go with --dataset={config.dataset}: images "
-            "can be held out of small sets only, leave it out"
-        )

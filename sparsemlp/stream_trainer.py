@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int, UInt8
 from sparsemlp.data.imagenet import (
     Batch,
     ImageSet,
+    ImageSource,
     Pipeline,
     training_pipeline,
     validation_pipeline,
@@ -36,8 +37,8 @@ class StreamTrainer(PhasedTrainer):
     """As `Trainer`, with images that are decoded while the device computes.
 
     A batch is a function of (seed, epoch, step) whatever the number of devices, of processes and
-    of workers. Two input pipelines, one for training and one for evaluation, start their worker
-    processes when they are first needed and keep them until the trainer is left.
+    of workers. The input pipelines, for training, for evaluation and for held-out images, start
+    their worker processes when they are first needed and keep them until the trainer is left.
 
     Attributes:
       seconds_waiting: time spent waiting for batches of training since it was last set to 0,
@@ -47,7 +48,8 @@ class StreamTrainer(PhasedTrainer):
       program: what to train and how.
       images: what to train on.
       batch_size: images in a step, over all devices and processes.
-      n_workers: processes that decode, for each of the two pipelines; None takes as many as cores.
+      held_out: training images to validate on, not among those of `images`; or None.
+      n_workers: processes that decode, for each pipeline; None takes as many as cores.
       largest_unreadable_share: of the images of an epoch.
     """
 
@@ -56,12 +58,14 @@ class StreamTrainer(PhasedTrainer):
         program: Program,
         images: ImageSet,
         batch_size: int,
+        held_out: ImageSource | None = None,
         *,
         n_workers: int | None = None,
         largest_unreadable_share: float,
     ) -> None:
         super().__init__(program, images.n_train, batch_size)
         self._images = images
+        self._held_out = held_out
         self._reading = {
             "process": jax.process_index(),
             "n_processes": jax.process_count(),
@@ -69,7 +73,7 @@ class StreamTrainer(PhasedTrainer):
             "largest_unreadable_share": largest_unreadable_share,
         }
         self._training: Pipeline | None = None
-        self._validation: Pipeline | None = None
+        self._evaluating: dict[str, Pipeline] = {}
         self._unreadable = {"training": 0, "validation": 0}
         self.seconds_waiting = 0.0
 
@@ -77,10 +81,10 @@ class StreamTrainer(PhasedTrainer):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pipeline in (self._training, self._validation):
+        for pipeline in (self._training, *self._evaluating.values()):
             if pipeline is not None:
                 pipeline.close()
-        self._training = self._validation = None
+        self._training, self._evaluating = None, {}
 
     def train(
         self, state: TrainState, epoch: int, position: int, *, seconds: float, phase: Phase
@@ -120,30 +124,49 @@ class StreamTrainer(PhasedTrainer):
           InputError: too many images cannot be read.
           WorkerError: a worker process died, or failed otherwise.
         """
-        if self._validation is None:
-            self._validation = validation_pipeline(
-                self._images.validation,
-                batch_size=self._batch_size,
-                image_size=self._images.image_size,
-                **self._reading,
-            )
-        total: Evaluation | None = None
-        for batch in self._validation.rest_of_epoch():
-            images, labels = self._placed_batch(Batch(batch.images[None], batch.labels[None]))
-            # The last one is done before the next begins; the host has decoded that meanwhile.
-            found = jax.block_until_ready(total)
-            total = self._evaluate(state, phase, (images, labels))
-            total = total if found is None else found.with_batch(total)
-        self._unreadable["validation"] = self._validation.n_unreadable
-        if total is None:
-            raise ValueError("an epoch has at least one batch")
-        return total
+        return self._evaluate_all("validation", self._images.validation, state, phase)
+
+    def validate(self, state: TrainState, phase: Phase) -> float | None:
+        """The mean loss of the readable images that were held out; None if there are none.
+
+        Raises:
+          InputError: too many images cannot be read.
+          WorkerError: a worker process died, or failed otherwise.
+        """
+        if self._held_out is None:
+            return None
+        found = self._evaluate_all("held_out", self._held_out, state, phase)
+        return float(found.loss) / int(found.images)
 
     def measures(self) -> dict[str, float]:
         """Of an epoch, in this process: seconds waiting for images, and how many are unreadable."""
         waited, self.seconds_waiting = self.seconds_waiting, 0.0
         unreadable = {f"{name}_unreadable": count for name, count in self._unreadable.items()}
         return {"seconds_waiting": waited} | unreadable
+
+    def _evaluate_all(
+        self, name: str, source: ImageSource, state: TrainState, phase: Phase
+    ) -> Evaluation:
+        """An evaluation on a whole source, whose pipeline is opened at its first."""
+        if name not in self._evaluating:
+            self._evaluating[name] = validation_pipeline(
+                source,
+                batch_size=self._batch_size,
+                image_size=self._images.image_size,
+                **self._reading,
+            )
+        pipeline = self._evaluating[name]
+        total: Evaluation | None = None
+        for batch in pipeline.rest_of_epoch():
+            images, labels = self._placed_batch(Batch(batch.images[None], batch.labels[None]))
+            # The last one is done before the next begins; the host has decoded that meanwhile.
+            found = jax.block_until_ready(total)
+            total = self._evaluate(state, phase, (images, labels))
+            total = total if found is None else found.with_batch(total)
+        self._unreadable[name] = pipeline.n_unreadable
+        if total is None:
+            raise ValueError("an epoch has at least one batch")
+        return total
 
     def _training_from(self, epoch: int, position: int) -> Pipeline:
         """The training pipeline, its next batch being that of this position."""

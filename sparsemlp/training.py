@@ -17,9 +17,9 @@ from sparsemlp.dynamics import (
 )
 from sparsemlp.evaluation import MasksOf
 from sparsemlp.forward_backward import loss_and_gradients
+from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.metrics import n_correct
 from sparsemlp.parallel import join, split, usable
-from sparsemlp.plan import Masks, flatten_masks
 from sparsemlp.train_state import Program, TrainState, stream_key
 
 

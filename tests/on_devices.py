@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
+from sparsemlp.mask_trees import flatten_masks, select_masks
 from sparsemlp.parallel import replicate
-from sparsemlp.plan import flatten_masks, select_masks
 from sparsemlp.program import build_program
 from sparsemlp.schedule import MASKED
 from sparsemlp.train_state import initial_state, no_totals

@@ -11,7 +11,8 @@ import pytest
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.budgets import erk_densities, global_ratios, share_out, with_ratios
 from sparsemlp.errors import InputError
-from sparsemlp.plan import flatten_masks, layer_rules, masking_for, select_masks
+from sparsemlp.mask_trees import flatten_masks, select_masks
+from sparsemlp.plan import layer_rules, masking_for
 from sparsemlp.program import mask_density
 from sparsemlp.rules import BlockMasking, GradientPruning
 

@@ -19,8 +19,9 @@ from sparsemlp.dynamics import (
     select_dynamic_masks,
 )
 from sparsemlp.errors import InputError
+from sparsemlp.mask_trees import flatten_masks, select_masks
 from sparsemlp.optimizer import adam_with_l2
-from sparsemlp.plan import Plan, flatten_masks, select_masks
+from sparsemlp.plan import Plan
 from sparsemlp.rules import BlockMasking
 
 PATH = "layer/kernel"

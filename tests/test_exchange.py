@@ -8,7 +8,8 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from sparsemlp.exchange import gather_blocks, scatter_blocks, sum_gradients
-from sparsemlp.plan import Plan, flatten_masks, select_masks
+from sparsemlp.mask_trees import flatten_masks, select_masks
+from sparsemlp.plan import Plan
 from sparsemlp.rules import BlockMasking
 
 SHAPES = {"wide": (8, 24), "tall": (24, 8), "window": (3, 3, 4, 8)}

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from sparsemlp import forward_backward
-from sparsemlp.plan import select_masks
+from sparsemlp.mask_trees import select_masks
 from sparsemlp.program import build_program
 from sparsemlp.train_state import Program, initial_state
 

@@ -1,5 +1,6 @@
 """Costs of a run are those of the cost models for what it trained."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,8 +9,9 @@ import synthetic_study as synthetic
 from sparsemlp import costs
 from sparsemlp.budgets import erk_densities
 from sparsemlp.costs import KINDS, Run, Shapes
-from sparsemlp.run_costs import dropped_share, masking_of, run_costs, shapes_of
+from sparsemlp.run_costs import dropped_share, levels_of, masking_of, run_costs, shapes_of
 from sparsemlp.run_folder import RunFolder
+from sparsemlp.schedule import LEVELS
 from sparsemlp.study_run import StudyRun
 
 
@@ -40,7 +42,7 @@ def test_layers_that_are_not_masked_are_not_counted_as_masked():
         {"model": "resnet9"},
         {"dataset": "some.npz"},
         {"block": "32x32", "ratio": 0.8, "budget": "global"},
-        {"block": "32x32", "ratio": 0.8, "ratio_schedule": "cubic"},
+        {"block": "32x32", "ratio": 0.8, "ratio_schedule": "adaptive", "hold_out": 0.1},
     ],
 )
 def test_what_the_models_do_not_know_has_no_costs(changes):
@@ -78,6 +80,58 @@ def test_the_shares_of_erk_are_those_that_are_trained():
     assert found.loaded_elements == costs.loaded_elements(Shapes(), maskings[0], Run())
     assert found.loaded_elements == pytest.approx(uniform.loaded_elements, rel=0.03)
     assert found.loaded_elements != uniform.loaded_elements
+
+
+def loaded(ratio: float, epochs: int, size: int = 32) -> int:
+    masking = dict.fromkeys(KINDS, ((size, size), ratio))
+    return costs.loaded_elements(Shapes(), masking, Run(epochs=epochs))
+
+
+def test_a_ramp_costs_what_its_levels_cost():
+    own = {"block": "2x2", "ratio": 0.8, "epochs": 10, "mask_start_epoch": 2}
+    found = run_costs(run(**own, ratio_schedule="cubic", ramp_epochs=2))
+    assert found is not None
+    # Two dense epochs and the first of the ramp at level 1, one at level 7, the others whole.
+    expected = loaded(0.1, 3, 2) + loaded(0.7, 1, 2) + loaded(0.8, 6, 2)
+    assert found.loaded_elements == expected
+    assert levels_of(run(**own)) == {LEVELS: 10}
+    assert levels_of(run(epochs=2, mask_start_epoch=5, block="2x2", ratio=0.8)) == {LEVELS: 2}
+
+
+def test_a_ramp_of_a_budget_scales_the_ratio_of_each_layer():
+    own = {"block": "8x8", "ratio": 0.8, "budget": "erk", "epochs": 4, "mask_start_epoch": 0}
+    found = run_costs(run(**own, ratio_schedule="cubic", ramp_epochs=1))
+    assert found is not None
+    densities = erk_densities({kind: Shapes().kernel(kind) for kind in KINDS}, 0.2)
+    expected = 0
+    for level, n_epochs in ((1, 1), (LEVELS, 3)):
+        masking = {k: ((8, 8), (1 - share) * level / LEVELS) for k, share in densities.items()}
+        expected += costs.loaded_elements(Shapes(), masking, Run(epochs=n_epochs))
+    assert found.loaded_elements == expected
+
+
+def test_an_adaptive_ratio_costs_what_its_validation_losses_made_of_it():
+    own = synthetic.settings(
+        block="32x32",
+        ratio=0.8,
+        ratio_schedule="adaptive",
+        hold_out=0.1,
+        epochs=5,
+        mask_start_epoch=1,
+    )
+    losses = [9.0, 2.0, 1.0, 5.0, 4.0]
+    records = tuple(
+        {"epoch": number, "step": 391 * number, "test_top1": 0.5, "validation_loss": loss}
+        for number, loss in enumerate(losses, start=1)
+    )
+    finished = StudyRun("a", "finished", settings=own, records=records)
+    # The dense epoch counts as the first masked one, and a loss of 5 takes a level back.
+    assert levels_of(finished) == {1: 2, 2: 2, 3: 1}
+    found = run_costs(finished)
+    assert found is not None
+    assert found.loaded_elements == loaded(0.1, 2) + loaded(0.2, 2) + loaded(0.3, 1)
+    stopped = dataclasses.replace(finished, records=records[:3])
+    assert levels_of(stopped) is None
 
 
 def test_the_dropped_share_is_the_ratio_where_blocks_are_small_and_steps_where_not():

@@ -37,7 +37,6 @@ def test_a_small_set_keeps_the_defaults_of_its_recipe():
     [
         ("imagenet2012", {"flip": 0.5}, "--flip=0.5 does not go with --dataset=imagenet2012"),
         ("imagenet2012", {"crop_padding": 4}, "--crop-padding=4 does not go with"),
-        ("imagenet2012", {"hold_out": 0.1}, "--hold-out=0.1 does not go with"),
         ("imagenet2012", {"image_size": 0}, "--image-size=0 is too small"),
         ("imagenet2012", {"workers": -1}, "--workers=-1 is outside"),
         ("imagenet2012", {"unreadable": 1.5}, "--unreadable=1.5 is no share"),

@@ -16,9 +16,16 @@ import tiny_stream
 from tiny_images import PER_CLASS, write_folder
 
 from sparsemlp.config import Config
-from sparsemlp.data.imagenet import ImageSet, open_image_set, training_pipeline
+from sparsemlp.data.imagenet import (
+    ImageSet,
+    ImageSource,
+    hold_out_images,
+    open_image_set,
+    training_pipeline,
+)
+from sparsemlp.data.imagenet.decoding import decode_validation
 from sparsemlp.data.imagenet.folder import FolderSource
-from sparsemlp.evaluation import evaluate
+from sparsemlp.evaluation import Evaluation, evaluate
 from sparsemlp.program import build_program
 from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.settings import Settings, resolve
@@ -48,9 +55,14 @@ def settings(images: ImageSet, **changes: Any) -> Settings:
 
 
 def trainer_of(images: ImageSet, chosen: Settings) -> StreamTrainer:
-    program = build_program(chosen, images)
+    training, held_out = hold_out_images(images, chosen.hold_out)
     return StreamTrainer(
-        program, images, chosen.batch_size, n_workers=0, largest_unreadable_share=chosen.unreadable
+        build_program(chosen, training),
+        training,
+        chosen.batch_size,
+        held_out,
+        n_workers=0,
+        largest_unreadable_share=chosen.unreadable,
     )
 
 
@@ -118,8 +130,19 @@ def test_an_evaluation_counts_every_image_once_and_no_filler(images: ImageSet):
         again = trainer.evaluate(state, DENSE)
     assert int(found.images) == N_VALIDATION
     tiny.assert_same_bits(jax.tree.leaves(found), jax.tree.leaves(again))
-    pixels, labels = zip(*(decoded(images, index) for index in range(N_VALIDATION)), strict=True)
-    whole = evaluate(
+    whole = evaluated_whole(trainer, state, images.validation)
+    assert (int(found.top1), int(found.top5)) == (int(whole.top1), int(whole.top5))
+    np.testing.assert_allclose(found.loss, whole.loss, rtol=64 * np.finfo(np.float32).eps)
+
+
+def evaluated_whole(trainer: StreamTrainer, state: TrainState, source: ImageSource) -> Evaluation:
+    """A dense evaluation of all images of a source in one batch."""
+    every = (source.read(index) for index in range(len(source)))
+    pixels, labels = zip(
+        *((decode_validation(data, tiny_stream.IMAGE_SIZE), label) for data, label in every),
+        strict=True,
+    )
+    return evaluate(
         trainer.program(DENSE),
         state.params,
         state.batch_stats,
@@ -128,15 +151,28 @@ def test_an_evaluation_counts_every_image_once_and_no_filler(images: ImageSet):
         np.asarray(labels, np.int32)[None],
         masked=False,
     )
-    assert (int(found.top1), int(found.top5)) == (int(whole.top1), int(whole.top5))
-    np.testing.assert_allclose(found.loss, whole.loss, rtol=64 * np.finfo(np.float32).eps)
 
 
-def decoded(images: ImageSet, index: int) -> tuple[np.ndarray, int]:
-    from sparsemlp.data.imagenet.decoding import decode_validation
-
-    encoded, label = images.validation.read(index)
-    return decode_validation(encoded, images.image_size), label
+def test_held_out_images_give_their_mean_loss_and_are_not_trained_on(images: ImageSet):
+    """12 of 23 are held out, two batches of 8 with four fillers; an epoch of the rest has two steps."""
+    chosen = settings(images, mask_start_epoch=3, hold_out=0.5)
+    training, held_out = hold_out_images(images, 0.5)
+    assert held_out is not None
+    with trainer_of(images, chosen) as trainer:
+        state = trained(trainer, seconds=0.0, last=2)
+        assert trainer.steps_per_epoch == 2
+        assert int(state.totals["images"]) == training.n_train == 11
+        found = trainer.validate(state, DENSE)
+        assert found is not None
+        assert found == trainer.validate(state, DENSE)
+        assert int(trainer.evaluate(state, DENSE).images) == N_VALIDATION
+        assert set(trainer.measures()) >= {"held_out_unreadable", "validation_unreadable"}
+    whole = evaluated_whole(trainer, state, held_out)
+    np.testing.assert_allclose(
+        found, float(whole.loss) / len(held_out), rtol=64 * np.finfo(np.float32).eps
+    )
+    with trainer_of(images, settings(images)) as without:
+        assert without.validate(state, DENSE) is None
 
 
 def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path: Path):

@@ -11,7 +11,7 @@ import tiny
 
 from sparsemlp.augment import normalize
 from sparsemlp.evaluation import evaluation_batches
-from sparsemlp.plan import select_masks
+from sparsemlp.mask_trees import select_masks
 from sparsemlp.program import build_program
 from sparsemlp.train_state import Program, TrainState, epoch_order
 from sparsemlp.training import train_steps

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Bool, Int32, UInt8
 
 from sparsemlp.errors import InputError
 
@@ -74,7 +74,21 @@ def hold_out(dataset: ImageDataset, share: float) -> tuple[ImageDataset, Held | 
     """
     if share == 0:
         return dataset, None
-    n_images = len(dataset.train_labels)
+    taken = evenly_spaced(len(dataset.train_labels), share)
+    left = replace(
+        dataset,
+        train_images=dataset.train_images[~taken],
+        train_labels=dataset.train_labels[~taken],
+    )
+    return left, (dataset.train_images[taken], dataset.train_labels[taken])
+
+
+def evenly_spaced(n_images: int, share: float) -> Bool[np.ndarray, " n_images"]:
+    """Which training images are held out, a share of them.
+
+    Raises:
+        InputError: The share is out of its range, or takes no image or all of them.
+    """
     n_taken = round(n_images * share) if 0 < share < 1 else 0
     if not 0 < n_taken < n_images:
         raise InputError(
@@ -83,12 +97,7 @@ def hold_out(dataset: ImageDataset, share: float) -> tuple[ImageDataset, Held | 
         )
     taken = np.zeros(n_images, bool)
     taken[np.arange(n_taken) * n_images // n_taken] = True
-    left = replace(
-        dataset,
-        train_images=dataset.train_images[~taken],
-        train_labels=dataset.train_labels[~taken],
-    )
-    return left, (dataset.train_images[taken], dataset.train_labels[taken])
+    return taken
 
 
 def channel_statistics(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from sparsemlp.errors import InputError
-from sparsemlp.figures import backwards, epochs, heat_maps, kept_blocks, pareto, ratios
+from sparsemlp.figures import backwards, epochs, families, heat_maps, kept_blocks, pareto, ratios
 from sparsemlp.figures.drawing import Chosen, Draw, Drawing, NothingToDrawError
 from sparsemlp.figures.style import look
 from sparsemlp.study import Study
@@ -12,11 +12,11 @@ FIGURES: dict[str, Draw] = {
     "accuracy": epochs.accuracy,
     "heat_maps": heat_maps.heat_maps,
     "backwards": backwards.backwards,
-    "accuracy_at_ratio": epochs.accuracy_at_ratio,
+    "accuracy_at_ratio": families.accuracy_at_ratio,
     "curves": epochs.curves,
     "loaded_weights": pareto.loaded_weights,
     "step_time": pareto.step_time,
-    "changed_blocks": epochs.changed_blocks,
+    "changed_blocks": families.changed_blocks,
     "kept_blocks": kept_blocks.kept_blocks,
     "masked_elements": ratios.masked_elements,
     "flops": ratios.flops,

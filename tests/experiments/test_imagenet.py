@@ -61,6 +61,17 @@ def test_stopped_within_an_epoch_and_resumed_it_ends_as_one_never_stopped(
     assert untimed[0] == untimed[1]
 
 
+def test_an_adaptive_ratio_follows_images_that_are_held_out(folder: Path, tmp_path: Path):
+    out, more = tmp_path / "out", {"ratio_schedule": "adaptive", "hold_out": 0.25, "epochs": 2}
+    assert tiny_stream.start(folder, out, **more) == 0
+    records = tiny.records(out)
+    # 17 of the 23 images are trained on, in batches of 8: three steps an epoch.
+    assert [record["step"] for record in records] == [3, 6]
+    assert all(record["validation_loss"] > 0 for record in records)
+    assert records[0]["density"] == 1 > records[1]["density"]
+    assert records[1]["held_out_unreadable"] == 0
+
+
 def test_a_moved_folder_is_resumed_and_another_one_refused(
     folder: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -1,0 +1,158 @@
+"""All blocks at one ratio over the epochs: a panel per backward pass and family of blocks."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from sparsemlp.blocks import parse_block
+from sparsemlp.figures.dense_runs import dense_runs
+from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.seed_lines import backward_of, draw_seeds, masked_at, over_seeds
+from sparsemlp.figures.style import (
+    DASHES,
+    DENSE_MODEL,
+    FAMILIES,
+    WIDTH,
+    as_percent,
+    epoch_axis,
+    family,
+    name_backward,
+    order_backwards,
+    shades,
+    sort_blocks,
+)
+from sparsemlp.seeds import Seeds, by_seed
+from sparsemlp.study import Study
+from sparsemlp.study_run import StudyRun
+
+
+def accuracy_at_ratio(study: Study, chosen: Chosen) -> Iterator[Drawing]:
+    """Accuracy over the epochs of all blocks at the chosen ratio, a row per backward pass."""
+    yield _families(
+        study,
+        chosen,
+        "accuracy_at_ratio",
+        lambda run: run.column("test_top1"),
+        "test top-1",
+        f"Test top-1 after every epoch of all blocks at ratio {chosen.ratio:g}, a row per backward "
+        "pass and a column per family of blocks; lines are means over seeds.",
+    )
+
+
+def changed_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
+    """How many blocks change in an epoch, for all blocks at the chosen ratio."""
+    runs = [run for run in study.trained if np.isfinite(run.column("changed_blocks")).any()]
+    if not any(run.masking for run in runs):
+        raise NothingToDrawError("no masked run records how many blocks changed")
+    yield _families(
+        study,
+        chosen,
+        "changed_blocks",
+        lambda run: run.column("changed_blocks"),
+        "blocks changed",
+        "Share of the blocks dropped or regrown between the ends of two epochs, of all blocks at "
+        f"ratio {chosen.ratio:g}.",
+        logarithmic=True,
+    )
+
+
+def _families(
+    study: Study,
+    chosen: Chosen,
+    name: str,
+    values: Callable[[StudyRun], np.ndarray],
+    label: str,
+    caption: str,
+    *,
+    logarithmic: bool = False,
+) -> Drawing:
+    """A panel per backward pass and family of blocks, a line a block."""
+    groups = by_seed(masked_at(study, chosen.ratio))
+    if not groups:
+        raise NothingToDrawError(f"no masked run at ratio {chosen.ratio:g} has an epoch")
+    backwards = order_backwards({backward_of(group) for group in groups})
+    variants = sorted({study.variant(group.first) for group in groups})
+    families = sorted({family(group.first.block or "1x1") for group in groups})
+    width = 2.6 if len(families) == 1 else 0.9
+    figure = Figure(figsize=(min(WIDTH, width + 2.1 * len(families)), 0.9 + 2.0 * len(backwards)))
+    grid = figure.subplots(
+        len(backwards),
+        len(families),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    dense = None if logarithmic else dense_runs(study, [group.first for group in groups])
+    for row, backward in enumerate(backwards):
+        for column, kind in enumerate(families):
+            axes = grid[row, column]
+            chosen_groups = [
+                group
+                for group in groups
+                if backward_of(group) == backward and family(group.first.block or "") == kind
+            ]
+            _blocks(axes, study, chosen_groups, variants, values)
+            if dense is not None:
+                draw_seeds(axes, dense, "test_top1", DENSE_MODEL._replace(marker=""), None)
+            if logarithmic:
+                axes.set_yscale("symlog", linthresh=1e-3, linscale=0.3)
+                axes.set_yticks([0, 1e-3, 1e-2, 1e-1, 1])
+                axes.yaxis.set_minor_locator(NullLocator())
+                axes.set_ylim(0, 1.1)
+            axes.yaxis.set_major_formatter(as_percent)
+            if row == 0:
+                axes.set_title(f"blocks {FAMILIES[kind]}")
+            if column == 0:
+                axes.set_ylabel(f"{name_backward(backward)}\n{label} (%)")
+            if row == len(backwards) - 1:
+                epoch_axis(axes)
+    for column in range(len(families)):
+        handles = {
+            line.get_label(): line
+            for axes in grid[:, column]
+            for line in axes.lines
+            if not str(line.get_label()).startswith("_")
+        }
+        labels = sorted(handles, key=lambda text: parse_block(str(text)))
+        grid[0, column].legend(
+            [handles[text] for text in labels], labels, ncols=2, loc="best", handlelength=1.6
+        )
+    if len(variants) > 1:
+        figure.legend(
+            [Line2D([], [], color="black", linestyle=DASHES[i % 4]) for i in range(len(variants))],
+            [variant or "no other option" for variant in variants],
+            loc="outside lower left",
+            handlelength=3,
+        )
+    dotted = ", dotted: dense model" if dense is not None else ""
+    figure.suptitle(f"ratio {chosen.ratio:g}{dotted}")
+    return Drawing(name, figure, caption)
+
+
+def _blocks(
+    axes: Axes,
+    study: Study,
+    groups: Sequence[Seeds],
+    variants: list[str],
+    values: Callable[[StudyRun], np.ndarray],
+) -> None:
+    """A line a block; other options have a dash of their own."""
+    blocks = sort_blocks({group.first.block or "" for group in groups})
+    colors = dict(zip(blocks, shades(len(blocks)), strict=True))
+    for group in groups:
+        block = group.first.block or ""
+        number = variants.index(study.variant(group.first))
+        epochs, mean, _, _ = over_seeds(group, values)
+        axes.plot(
+            epochs,
+            mean,
+            DASHES[number % len(DASHES)],
+            color=colors[block],
+            linewidth=1.1,
+            marker="." if len(epochs) < 3 else None,
+            label=block,
+        )
