@@ -152,8 +152,3 @@ def shared(*shape: int, dtype: Any, n_whole: int | None = None) -> Any:
       n_whole: columns that are copied together, if they are not all of them.
     """
     return launch.shared(shape, dtype, side_by_side(shape[-2], n_whole or shape[-1]))
-
-
-def padded(a: Float[Array, "rows n"], size: int) -> Float[Array, "padded n"]:
-    """Rows up to a multiple of `size`, zeros behind: copies have to stay inside of their array."""
-    return jnp.pad(a, ((0, -a.shape[0] % size), (0, 0)))

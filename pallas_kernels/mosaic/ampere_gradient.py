@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.ampere import ROWS, Instructions, padded, shared
+from pallas_kernels.mosaic.ampere import ROWS, Instructions, shared
 from pallas_kernels.mosaic.gradient import group, spread_parts
 from pallas_kernels.sparse_layer import SparseLayer
 
@@ -30,6 +30,7 @@ PROGRAMS = 432
 """How many programs a product is cut into at least, if it has the rows: not tuned yet."""
 
 
+@functools.partial(jax.jit, static_argnames=("layer", "interpret"))
 def kernel_gradient(
     x: Float[Array, "rows in"],
     dy: Float[Array, "rows out"],
@@ -55,7 +56,7 @@ def kernel_gradient(
     tall = height * n_together
     groups = group(kept, (n_in // cols, n_out // rows), n_together)
     n_groups = groups.column.size
-    x, dy = padded(x, DEPTH), padded(dy, DEPTH)
+    x, dy = launch.padded(x, DEPTH), launch.padded(dy, DEPTH)
     n_steps = x.shape[0] // DEPTH
     per_share = pl.cdiv(n_steps, min(n_steps, pl.cdiv(PROGRAMS, n_groups)))
     n_shares = pl.cdiv(n_steps, per_share)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import list_columns, list_rows
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.ampere import LEAST_ENTRIES, ROWS, Instructions, padded, shared
+from pallas_kernels.mosaic.ampere import LEAST_ENTRIES, ROWS, Instructions, shared
 from pallas_kernels.sparse_layer import SparseLayer
 
 PROGRAMS = 432
@@ -88,6 +88,9 @@ def fits(block: tuple[int, int], memory_bytes: int) -> bool:
     )
 
 
+@functools.partial(
+    jax.jit, static_argnames=("layer", "transposed", "interpret", "with_gelu", "memory_bytes")
+)
 def multiply(
     x: Float[Array, "rows n"],
     kernel: Float[Array, "in out"],
@@ -120,7 +123,7 @@ def multiply(
     n_rows = x.shape[0]
     tiles = tiles_of(width, depth, n_blocks, n_rows, memory_bytes)
     assert tiles is not None, f"blocks {width}x{depth} do not fit {memory_bytes} bytes"
-    x = padded(x, tiles.rows)
+    x = launch.padded(x, tiles.rows)
     n_tiles = x.shape[0] // tiles.rows
     n_shares = min(n_result // width, pl.cdiv(PROGRAMS, n_tiles))
     parts = n_blocks if tiles.is_resident else tiles.stages

@@ -81,6 +81,7 @@ def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) 
     )
 
 
+@functools.partial(jax.jit, static_argnames=("layer", "interpret"))
 def kernel_gradient(
     x: Float[Array, "rows in"],
     dy: Float[Array, "rows out"],
@@ -138,8 +139,8 @@ def kernel_gradient(
         [
             groups.column,
             groups.row,
-            _contiguous_rows(a) if a_along_rows else a,
-            _contiguous_rows(b) if b_along_rows else b,
+            launch.padded(a, depth).T if a_along_rows else launch.padded(a, launch.TILE_ROWS),
+            launch.padded(b, depth).T if b_along_rows else launch.padded(b, launch.TILE_ROWS),
         ],
         grid=(n_groups, n_shares),
         out=jax.ShapeDtypeStruct((n_shares * n_groups * tall, width), jnp.float32),
@@ -179,11 +180,6 @@ def spread_parts(
     if blocks.shape[0] != groups.column.size:
         blocks = blocks[groups.place]
     return spread_blocks(blocks, kept, layer.kernel_shape)
-
-
-def _contiguous_rows(a: Float[Array, "rows n"]) -> Float[Array, "n padded"]:
-    """The transpose, whose lines have a multiple of 16 bytes: no copy engine takes others."""
-    return jnp.pad(a, ((0, -a.shape[0] % (16 // a.dtype.itemsize)), (0, 0))).T
 
 
 def _kernel(

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 try:
     from jax.experimental.pallas import mosaic_gpu
@@ -22,6 +22,8 @@ plgpu: Any = mosaic_gpu
 WARPGROUP = "warpgroup"
 SHARED_MEMORY_BYTES = 232448
 """What one block of threads may have of a Hopper's shared memory."""
+TILE_ROWS = 8
+"""Rows of the tiles that arrays are copied in."""
 BARRIERS_BYTES = 1024
 """What the barriers of a kernel take of it, at most."""
 _ALIGNMENT_BYTES = 1024
@@ -70,7 +72,7 @@ def shared(shape: tuple[int, ...], dtype: Any, contiguous: int) -> Any:
         both operands of a product it is the same.
     """
     transforms = (
-        plgpu.TilingTransform((8, contiguous)),
+        plgpu.TilingTransform((TILE_ROWS, contiguous)),
         plgpu.SwizzleTransform(contiguous * jnp.dtype(dtype).itemsize),
     )
     return plgpu.SMEM(shape, jnp.dtype(dtype), transforms=transforms)
@@ -79,6 +81,15 @@ def shared(shape: tuple[int, ...], dtype: Any, contiguous: int) -> Any:
 def barriers(n: int, arrivals: int) -> Any:
     """Barriers, each of which opens at so many arrivals, again and again."""
     return plgpu.Barrier(num_arrivals=arrivals, num_barriers=n)
+
+
+def padded(a: Float[Array, "rows n"], size: int) -> Float[Array, "padded n"]:
+    """Rows up to a multiple of `size`, zeros behind.
+
+    Arrays that are copied in tiles have to be cut into whole ones, of 8 rows where features lie
+    side by side; the copies of Ampere have to stay inside of their array.
+    """
+    return jnp.pad(a, ((0, -a.shape[0] % size), (0, 0)))
 
 
 def launch(

@@ -24,6 +24,9 @@ from pallas_kernels.mosaic.product_tiles import PROGRAMS, ROWS, Tiles, piece_sta
 from pallas_kernels.sparse_layer import SparseLayer
 
 
+@functools.partial(
+    jax.jit, static_argnames=("layer", "transposed", "interpret", "with_gelu", "memory_bytes")
+)
 def multiply(
     x: Float[Array, "rows n"],
     kernel: Float[Array, "in out"],
@@ -39,7 +42,7 @@ def multiply(
     """`x (W * M) + b`, GELU of it, or with `transposed` `x (W * M)^T`.
 
     Tensor cores read float32 along the contracted features alone: there XLA transposes the kernel
-    for the first product.
+    for the first product. It is compiled apart: layers that are alike are lowered once.
 
     Args:
       x: `[rows, n]`; n is `in`, or `out` if transposed.
@@ -60,7 +63,9 @@ def multiply(
     if is_wide and not transposed:
         kernel = kernel.T
     turned = transposed or is_wide
-    tiles = tiles_of(width, depth, n_blocks, layer.dtype, x.shape[0], memory_bytes)
+    n_rows = x.shape[0]
+    x = launch.padded(x, launch.TILE_ROWS)
+    tiles = tiles_of(width, depth, n_blocks, layer.dtype, n_rows, memory_bytes)
     contiguous = min(32 if is_wide else 64, depth, depth if turned else width)
     size = tiles.n_compute * ROWS
     n_groups = pl.cdiv(n_result // width, tiles.lines)
@@ -71,7 +76,7 @@ def multiply(
     def shared(*shape: int, contiguous: int = contiguous) -> Any:
         return launch.shared(shape, layer.dtype, contiguous)
 
-    return launch.launch(
+    y = launch.launch(
         launch.product_name(transposed=transposed, with_gelu=with_gelu),
         functools.partial(
             _kernel,
@@ -107,6 +112,7 @@ def multiply(
         n_warpgroups=tiles.n_compute + 1,
         interpret=interpret,
     )
+    return y[:n_rows]
 
 
 def _kernel(

@@ -1,10 +1,13 @@
 """Every GPU kernel is accepted by the compiler's front, which a JAX without a GPU has too."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 from cases import FEW, FEW_OF_AMPERE, FEW_OF_MOSAIC, Case
 from jax.sharding import AbstractDevice, AbstractMesh
 from machine_code import mosaic_target
+
+from pallas_kernels import Mosaic, SparseLayer
 
 
 @pytest.mark.parametrize("case", FEW + FEW_OF_MOSAIC + FEW_OF_AMPERE, ids=str)
@@ -19,3 +22,62 @@ def test_a_product_lowers_to_one_kernel_for_a_gpu(case: Case, monkeypatch):
     call = "@__gpu$xla.gpu.triton" if case.engine == "triton" else "@mosaic_gpu_v2"
     assert text.count(call) == 1
     assert case.kernel in text
+
+
+RAGGED = [
+    (1, (32, 32)),
+    (37, (64, 64)),
+    (42, (16, 128)),
+    (300, (16, 16)),
+    (300, (128, 128)),
+    (1000, (32, 32)),
+    (1960, (64, 16)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("n_rows", "block"), RAGGED)
+def test_any_number_of_rows_lowers_on_hopper(n_rows, block, dtype):
+    """Copies cut arrays into tiles, which the interpreter does not ask to be whole ones."""
+    engine, (n_in, n_out) = Mosaic(), (256, 512)
+    n_kept = n_in * n_out // (block[0] * block[1]) // 4
+    layer = SparseLayer((n_in, n_out), block, n_kept, -1, dtype)
+    x, dy, kernel = (
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape in ((n_rows, n_in), (n_rows, n_out), (n_in, n_out))
+    )
+    kept = jax.ShapeDtypeStruct((n_kept,), jnp.int32)
+
+    def products(x, dy, kernel, kept):
+        return (
+            engine.product(x, kernel, None, kept, layer),
+            engine.input_gradient(dy, kernel, kept, layer),
+            engine.kernel_gradient(x, dy, kept, layer),
+        )
+
+    device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+        traced = jax.jit(products).trace(x, dy, kernel, kept)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@mosaic_gpu_v2") == 3
+    assert [out.shape for out in traced.out_info] == [
+        (n_rows, n_out),
+        (n_rows, n_in),
+        (n_in, n_out),
+    ]
+
+
+def test_layers_that_are_alike_are_lowered_once():
+    """A network of 24 blocks would else spend minutes on the same kernels."""
+    engine, block = Mosaic(), (32, 32)
+    layer = SparseLayer((256, 256), block, 16, -1, "bfloat16")
+    x, kernel = (jax.ShapeDtypeStruct(shape, "bfloat16") for shape in ((64, 256), (256, 256)))
+    kept = jax.ShapeDtypeStruct((16,), jnp.int32)
+
+    def network(x, kernel, kept):
+        for _ in range(3):
+            x = engine.product(x, kernel, None, kept, layer)
+        return x
+
+    text = jax.jit(network).trace(x, kernel, kept).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@mosaic_gpu_v2") == 1
