@@ -12,12 +12,13 @@ from jaxtyping import Array, Float
 def _dot(
     a: Array, b: Array, contract: tuple[tuple[int, ...], tuple[int, ...]], batch: int = 0
 ) -> Array:
-    """Contracts axes of a and b, summing in float32 at least; the first `batch` axes are shared."""
+    """Contracts axes of a and b; the first `batch` axes are shared.
+
+    XLA sums bfloat16 in float32 on CPUs and GPUs and rounds the sums. Asked for float32 results,
+    it would write and read these beside on GPUs.
+    """
     shared = tuple(range(batch))
-    out = jax.lax.dot_general(
-        a, b, (contract, (shared, shared)), preferred_element_type=_sum_dtype(a)
-    )
-    return out.astype(a.dtype)
+    return jax.lax.dot_general(a, b, (contract, (shared, shared)))
 
 
 def _sum_dtype(a: Array) -> jnp.dtype:
