@@ -9,12 +9,16 @@ loop. Operands that fit the cache of the device stay in it, for every contender 
 import concurrent.futures
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from timing import Contender, quartiles, take_turns
+
+WARM_SECONDS = 0.3
+"""How long a GPU works before it is timed, until its clock is up."""
 
 
 class Timed(NamedTuple):
@@ -99,7 +103,7 @@ def compile_loops(
 
 
 def time_loops(
-    loops: Mapping[str, Contender | str], n_times: int, rounds: int
+    loops: Mapping[str, Contender | str], n_times: int, rounds: int, warm_seconds: float = 0.0
 ) -> tuple[dict[str, Timed], dict[str, str]]:
     """Times loops in turns.
 
@@ -107,6 +111,7 @@ def time_loops(
       loops: what `compile_loops` made.
       n_times: repetitions in a loop.
       rounds: turns of each.
+      warm_seconds: how long all of them run before: a GPU that waited for a compiler is slow.
 
     Returns:
       Seconds of a repetition by name, and why the others failed.
@@ -121,6 +126,7 @@ def time_loops(
             runs[name] = loop
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    _warm_up(runs, warm_seconds)
     seconds = take_turns(runs, rounds, 1)
     return {
         name: Timed(
@@ -130,8 +136,15 @@ def time_loops(
     }, failed
 
 
-def repetitions(seconds_of_one: float, seconds: float = 2e-3, most: int = 100) -> int:
-    """How many repetitions make so many seconds.
+def _warm_up(runs: Mapping[str, Contender], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while runs and time.monotonic() < end:
+        for run in runs.values():
+            run(1)
+
+
+def repetitions(seconds_of_one: float, seconds: float = 20e-3, most: int = 1000) -> int:
+    """How many repetitions make so many seconds, beside which the start of a program is nothing.
 
     Args:
       seconds_of_one: what one is expected to take.
@@ -156,7 +169,9 @@ def measured_ceilings(is_tiny: bool = False) -> Ceilings:
         square = jax.random.normal(jax.random.key(1), (side, side), jnp.dtype(dtype))
         functions[dtype] = (jnp.matmul, (square, square))
     n_times = 2 if is_tiny else 10
-    timed, failed = time_loops(compile_loops(functions, n_times), n_times, 1 if is_tiny else 5)
+    loops = compile_loops(functions, n_times)
+    warm_seconds = 0.0 if is_tiny else WARM_SECONDS
+    timed, failed = time_loops(loops, n_times, 1 if is_tiny else 5, warm_seconds)
     if failed:
         raise RuntimeError(f"the device cannot do a plain copy or product: {failed}")
     return Ceilings(

@@ -1,11 +1,11 @@
 """The products of one layer on a GPU: dense by XLA, masked by XLA, and by each engine."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from device_timing import Ceilings, Timed, compile_loops, repetitions, time_loops
+from device_timing import WARM_SECONDS, Ceilings, Timed, compile_loops, repetitions, time_loops
 from gpu_points import (
     PHASES,
     Phase,
@@ -16,38 +16,11 @@ from gpu_points import (
     n_flops,
     roofline_seconds,
 )
-from kernel_problems import expected, kept_blocks, random_rows, reason_wrong, work_of
+from kernel_problems import kept_blocks, random_rows
 
 from pallas_kernels import Engine, Reference, dense
 from pallas_kernels.layout import list_columns, list_rows
 from sparsemlp.files import Record
-
-_KERNELS = ("product", "input_gradient", "kernel_gradient")
-
-
-def check_engines(engines: Mapping[str, Engine], points: list[Point]) -> Iterator[Record]:
-    """Computes small products by every engine on this device and compares them.
-
-    Args:
-      engines: by name.
-      points: layers; those that an engine cannot compute are left out.
-
-    Yields:
-      A record for each engine, point and product, `wrong` empty if it is right.
-    """
-    for point in points:
-        for kernel in _KERNELS:
-            work = work_of(kernel, point.layer, point.n_rows)
-            wanted = expected(work)
-            for name, engine in engines.items():
-                if engine_takes(point, engine) is not None:
-                    continue
-                try:
-                    found = jax.jit(work.sparse(engine))(*work.operands)
-                    wrong = reason_wrong(found, wanted, point.dtype, work)
-                except Exception as error:
-                    wrong = f"{type(error).__name__}: {str(error)[:300]}"
-                yield {"key": f"{name} {kernel} {point}", "engine": name, "wrong": wrong}
 
 
 def measure_point(
@@ -101,7 +74,8 @@ def measure_point(
             functions[name] = (_engine(engine, layer, phase), operands)
         if phase == "forward" and point.ratio:
             functions["metadata"] = (_metadata(point), operands)
-        timed, failed = time_loops(compile_loops(functions, n_times), n_times, rounds)
+        loops = compile_loops(functions, n_times)
+        timed, failed = time_loops(loops, n_times, rounds, 0.0 if is_tiny else WARM_SECONDS)
         record["phases"][phase] = {
             name: numbers_of(point, phase, name, found, ceilings) for name, found in timed.items()
         }

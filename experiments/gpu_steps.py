@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import tyro
-from device_timing import compile_loops, time_loops
+from device_timing import WARM_SECONDS, compile_loops, time_loops
 from kernel_problems import gpu_engines
 from residuals import saved_bytes
 
@@ -186,7 +186,9 @@ def _selection(model: ResMLP, params: Any, options: Options) -> Record:
         "metadata_ms": (lists, (jax.jit(select)(params),)),
     }
     n_times = 1 if options.smoke else 10
-    timed, failed = time_loops(compile_loops(functions, n_times), n_times, options.rounds)
+    loops = compile_loops(functions, n_times)
+    warm_seconds = 0.0 if options.smoke else WARM_SECONDS
+    timed, failed = time_loops(loops, n_times, options.rounds, warm_seconds)
     return {name: 1e3 * found.median for name, found in timed.items()} | {"failed": failed}
 
 

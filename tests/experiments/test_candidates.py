@@ -41,7 +41,7 @@ class Cuts(Reference):
 
 
 def test_the_fastest_right_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(loops: Any, n_times: int, rounds: int) -> Any:
+    def timed(loops: Any, n_times: int, rounds: int, warm_seconds: float) -> Any:
         (other,) = set(loops) - {"0", "dense"}
         times = {"0": 3e-6, other: 2e-6, "dense": 5e-6}
         return {name: Timed(t, t, t) for name, t in times.items()}, {}

@@ -7,8 +7,8 @@ Run this before anything is timed on a device.
 import jax
 import pytest
 import test_conformance as conformance
+from gpu_check import check_engines
 from gpu_points import Point
-from gpu_products import check_engines
 from kernel_problems import PRODUCTS, gpu_engines, work_of
 
 from pallas_kernels import ENGINES

@@ -1,0 +1,64 @@
+"""An engine is compared with the reference before it is timed, alone, and not twice."""
+
+import sys
+
+import gpu_check
+from gpu_check import check_engines, check_keys, check_points
+from gpu_points import Point
+
+from pallas_kernels import Mosaic, Reference, Triton
+from sparsemlp.history import History
+
+POINT = Point((64, 64), (32, 32), 0.5, 24, "float32")
+
+
+class Forgets(Reference):
+    def product(self, x, kernel, bias, kept, layer):
+        return super().product(x, kernel, bias, kept[:-1], layer)
+
+
+class Refuses(Reference):
+    def kernel_gradient(self, x, dy, kept, layer):
+        raise ValueError("no room")
+
+
+def test_an_engine_that_is_wrong_or_fails_is_found():
+    engines = {"right": Reference(), "wrong": Forgets(), "fails": Refuses()}
+    records = list(check_engines(engines, [POINT]))
+    assert len({record["key"] for record in records}) == len(records) == 9
+    failed = {record["key"].split()[0]: record["wrong"] for record in records if record["wrong"]}
+    assert set(failed) == {"wrong", "fails"}
+    assert "is off by" in failed["wrong"]
+    assert "no room" in failed["fails"]
+
+
+def test_a_comparison_that_is_known_is_not_made_again():
+    engine = Reference()
+    keys = check_keys("right", engine, [POINT])
+    records = list(check_engines({"right": engine}, [POINT], set(keys[:2])))
+    assert [record["key"] for record in records] == keys[2:]
+
+
+def test_engines_are_compared_on_rows_that_do_not_fill_a_tile():
+    points = check_points(is_tiny=False)
+    assert all(point.n_rows % 8 for point in points)
+    for engine in (Mosaic(interpret=True), Triton(interpret=True)):
+        assert len(check_keys("it", engine, points)) == 3 * len(points)
+
+
+def test_the_program_adds_what_is_missing_and_refuses_an_unknown_engine(
+    tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "correctness.jsonl"
+    monkeypatch.setattr(gpu_check, "gpu_engines", lambda _: {"right": Reference()})
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", ["x", "--engine=right", f"--out={path}", "--smoke"])
+        assert gpu_check.main() == 0
+        records = History(path).read()
+        assert [record["key"] for record in records] == check_keys(
+            "right", Reference(), check_points(is_tiny=True)
+        )
+        assert not any(record["wrong"] or record["measured"] for record in records)
+    monkeypatch.setattr(sys, "argv", ["x", "--engine=left", f"--out={path}", "--smoke"])
+    assert gpu_check.main() == 2
+    assert capsys.readouterr().err.startswith("error: --engine=left is none of right")
