@@ -30,6 +30,9 @@ from sparsemlp.varying import varying_alike
 Padding = Literal["SAME", "VALID"] | int | Sequence[tuple[int, int]]
 
 
+_PLAIN = "1x1 convolutions that neither pad nor pool"
+
+
 def sparse_conv(
     x: Float[Array, "batch height width in"],
     kernel: Float[Array, "down across in out"],
@@ -67,7 +70,7 @@ def sparse_conv(
         and columns over channels; a pooling window is `(height, width)` in pixels.
       gradient: how dY is pruned for dX, in groups of output channels; `rescaled` sums over pixels.
       engine: `auto` or a name in `pallas_kernels.ENGINES`. Only `reference` masks kernels larger
-        than 1x1.
+        than 1x1, and those with padding or a pooled activation.
       rng: key of the gradient method `random`.
 
     Returns:
@@ -107,14 +110,11 @@ def sparse_conv(
     masked = mask is not None and not mask.keeps_all
     if isinstance(mask, GridMask) and mask.says_backward:
         raise InputError(
-            f"a GridMask that says what the backward pass uses is for linear layers and 1x1 "
-            f"convolutions, not for a {size[0]}x{size[1]} kernel: leave its flags out"
+            f"a GridMask that says what the backward pass uses is for linear layers and {_PLAIN}, "
+            f"not for other kernels such as this one of {size[0]}x{size[1]}: leave its flags out"
         )
-    if masked and engine not in ("auto", "reference"):
-        raise InputError(
-            f"engine {engine!r} masks linear layers and 1x1 convolutions, not a {size[0]}x{size[1]}"
-            " kernel: choose auto or reference"
-        )
+    if masked:
+        check_window_engine(engine, size)
     compact_engine = None
     if activation is not None:
         compact_engine = choose_unmasked(engine, (kernel.shape[2], kernel.shape[3]), str(dtype))
@@ -122,6 +122,21 @@ def sparse_conv(
     layer = _Layer(geometry, size, image, backward, activation, gradient, compact_engine)
     kept = mask.dense().reshape(kernel.shape) if mask is not None and masked else None
     return _convolve(layer, *varying_alike(x, kernel, bias, kept), rng)
+
+
+def check_window_engine(engine: str, size: tuple[int, ...], name: str = "it") -> None:
+    """Raises InputError unless an engine masks a convolution that is no linear layer.
+
+    Args:
+      engine: `auto`, or the name of an engine.
+      size: height and width of its window.
+      name: what the error calls the kernel.
+    """
+    if engine not in ("auto", "reference"):
+        raise InputError(
+            f"engine {engine!r} masks linear layers and {_PLAIN}; {name} is another convolution, "
+            f"of {size[0]}x{size[1]}: choose auto or reference"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

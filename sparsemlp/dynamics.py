@@ -115,7 +115,7 @@ def select_dynamic_masks(
 ) -> tuple[Masks, Memory]:
     """Selects the kept blocks of every masked kernel, and remembers what the next step needs.
 
-    Without options of `dynamics` these are the masks of `plan.select_masks`.
+    Without options of `dynamics` these are the masks of `mask_trees.select_masks`.
 
     Args:
       params: nested mapping of arrays.
@@ -162,7 +162,7 @@ def select_dynamic_masks(
 def remember_unmasked(
     params: Mapping[str, Any], plan: Plan, dynamics: Dynamics, memory: Memory
 ) -> Memory:
-    """The memory after a step with dense weights: scores go on, every block was kept."""
+    """The memory after a step with dense weights: scores go on, kept blocks stay."""
     scores = dict(memory.get("scores", {}))
     for path, kernel, rule in masked_kernels(params, plan):
         if path in scores and not _by_gradient(rule):

@@ -77,6 +77,11 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
             "dropped blocks no gradient, so none could return: choose --backward=straight_through "
             "or dense"
         )
+    if config.score == GRADIENT_SCORE and config.budget == "global":
+        raise InputError(
+            "--budget=global ranks the blocks of all layers when masking starts, and "
+            "--score=gradient knows them only within a step: choose --budget=erk, or another score"
+        )
     for name, default in NEED_A_MASK.items():
         value = getattr(config, name)
         if value != default and not masked:

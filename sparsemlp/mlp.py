@@ -88,9 +88,13 @@ _keep_straight_through.defvjp(
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise."""
-    half = jnp.asarray(0.5, x.dtype)
-    return half * x * (1 + jax.lax.erf(x * jnp.asarray(2**-0.5, x.dtype)))
+    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise, in float32 at least.
+
+    In bfloat16 the sum cancels for negative x: at -3 it would be off by 45%.
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    half, scale = (jnp.asarray(number, wide.dtype) for number in (0.5, 2**-0.5))
+    return (half * wide * (1 + jax.lax.erf(wide * scale))).astype(x.dtype)
 
 
 def sparse_mlp(

@@ -2,13 +2,15 @@
 
 A plan maps patterns to a rule or to several. A pattern is matched as a whole, the way a shell
 matches file names (`*` also spans `/`), against the path of a kernel in the parameter tree, as
-`block_0/XPatch/kernel`. Where several patterns match, the most specific one decides, that with
-the most characters besides `*` and `?`, for each kind of rule. The order of a plan means nothing.
+`block_0/XPatch/kernel`. Where several patterns match, the most specific one decides, for each kind
+of rule: the path itself, else that with the most characters besides `*`, `?` and `[...]`. The order
+of a plan means nothing.
 """
 
 import dataclasses
 import fnmatch
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -36,6 +38,9 @@ from sparsemlp.rules import (
 Plan = Mapping[str, Rule | tuple[Rule, ...]]
 
 
+_WILDCARDS = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
+
+
 def all_rules(plan: Plan) -> list[Rule]:
     """Every rule of a plan, whichever parameter it is for."""
     several = (rules if isinstance(rules, tuple) else (rules,) for rules in plan.values())
@@ -50,13 +55,19 @@ def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
       path: the keys that lead to the parameter.
 
     Raises:
-      InputError: two equally specific patterns give the parameter different rules of one kind.
+      InputError: two equally specific patterns give the parameter different rules of one kind, or
+        what a pattern has is no rule.
     """
     joined = "/".join(path)
     candidates: dict[type, list[tuple[str, Rule]]] = {}
     for pattern, rules in plan.items():
         if fnmatch.fnmatchcase(joined, pattern):
             for rule in rules if isinstance(rules, tuple) else (rules,):
+                if not isinstance(rule, Rule):
+                    raise InputError(
+                        f"plan pattern {pattern!r} has {rule!r}, which is no rule: give one such "
+                        "as BlockMasking, or a tuple of rules"
+                    )
                 candidates.setdefault(type(rule), []).append((pattern, rule))
     return {kind: _most_specific(joined, found) for kind, found in candidates.items()}
 
@@ -96,8 +107,8 @@ def layer_rules(plan: Plan, path: Sequence[str]) -> LayerRules:
 
 
 def _most_specific(path: str, candidates: list[tuple[str, Rule]]) -> Rule:
-    highest = max(_specificity(pattern) for pattern, _ in candidates)
-    (first, rule), *others = [c for c in candidates if _specificity(c[0]) == highest]
+    highest = max(_specificity(pattern, path) for pattern, _ in candidates)
+    (first, rule), *others = [c for c in candidates if _specificity(c[0], path) == highest]
     for pattern, other in others:
         if other != rule:
             raise InputError(
@@ -107,8 +118,8 @@ def _most_specific(path: str, candidates: list[tuple[str, Rule]]) -> Rule:
     return rule
 
 
-def _specificity(pattern: str) -> int:
-    return sum(character not in "*?" for character in pattern)
+def _specificity(pattern: str, path: str) -> tuple[bool, int]:
+    return pattern == path, len(_WILDCARDS.sub("", pattern))
 
 
 def masking_for(plan: Plan, path: Sequence[str]) -> BlockMasking | None:
@@ -168,8 +179,9 @@ def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
     alike = [(path, other) for path, other, used in kernels if used == block]
     common = tuple(math.gcd(*sides) for sides in zip(*(other for _, other in alike), strict=True))
     nearest = " or ".join(map(format_block, nearest_blocks((common[0], common[1]), block)))
-    divided = {path.split("/")[-2] for path, other in alike if divides(block, other)}
-    divided -= {path.split("/")[-2] for path, other in alike if not divides(block, other)}
+    layers = [(path.split("/")[-2], other) for path, other in alike if "/" in path]
+    divided = {layer for layer, other in layers if divides(block, other)}
+    divided -= {layer for layer, other in layers if not divides(block, other)}
     way_out = f"; nearest that divide all its kernels: {nearest}"
     if divided:
         way_out += f"; or mask only the layers that it divides: {','.join(sorted(divided))}"

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from pallas_kernels import SparseLayer
 from sparsemlp.budgets import n_kept_globally, share_out
+from sparsemlp.convolution import check_window_engine
 from sparsemlp.data import ImageDataset, LabelledImages
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
@@ -70,8 +71,7 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
         ema=settings.ema,
     )
     state = jax.eval_shape(lambda: initial_state(program))
-    if recipe(settings.model).family == "resmlp":
-        _check_engine(program, state)
+    _check_engine(program, state)
     for batch in {settings.batch_size, n_images % settings.batch_size} - {0}:
         _check_rules(program, state, batch, (height, width, channels))
     return program
@@ -147,7 +147,11 @@ def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransf
 def _check_engine(program: Program, state: Any) -> None:
     """Raises InputError if the engine cannot compute a masked layer here: masks may start late."""
     model = program.model
-    for mask in mask_shapes(state.params, model.plan).values():
+    windows = {path: kernel.shape for path, kernel, _ in masked_kernels(state.params, model.plan)}
+    for path, mask in mask_shapes(state.params, model.plan).items():
+        if len(windows[path]) > 2 and windows[path][:2] != (1, 1):
+            check_window_engine(model.engine, windows[path][:2], path)
+            continue
         dtype = str(jnp.dtype(model.dtype))
         layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
         choose_engine(model.engine, layer, "product", 1)

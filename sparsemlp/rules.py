@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, cast, get_args
 
 from sparsemlp.blocks import Block, check_block, check_ratio, parse_block
 from sparsemlp.errors import InputError
-from sparsemlp.selection import Score, check_score
+from sparsemlp.selection import GRADIENT_SCORE, SCORES, Score, check_score
 
 Backward = Literal["masked", "dense", "straight_through"]
 Method = Literal["random", "magnitude", "rescaled"]
@@ -42,7 +42,8 @@ class BlockMasking:
       ratio: fraction of blocks to drop, in `[0, 1)`; 0 is dense.
       backward: `masked`, the mask in dX and in dW; `dense`, in neither; `straight_through`, in dX
         only.
-      score: what ranks the blocks, a name in `selection.SCORES` or a function.
+      score: what ranks the blocks, a name in `selection.SCORES`, a function, or `gradient`, weight
+        times gradient, which a training step knows (`dynamics.select_dynamic_masks`).
     """
 
     block: Block
@@ -78,6 +79,11 @@ class ActivationPruning:
         check_block(self.block)
         check_ratio(self.ratio)
         check_score(self.score)
+        if self.score == GRADIENT_SCORE:
+            raise InputError(
+                f"score {self.score!r} is weight times gradient, and an activation has none: "
+                f"choose one of {', '.join(SCORES)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.budgets import erk_densities, global_ratios, share_out, with_ratios
 from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import flatten_masks, select_masks
-from sparsemlp.plan import layer_rules, masking_for
+from sparsemlp.plan import layer_rules, masked_kernels, masking_for
 from sparsemlp.program import mask_density
 from sparsemlp.rules import BlockMasking, GradientPruning
 
@@ -159,3 +159,16 @@ def test_a_global_budget_compares_blocks_of_one_size_by_one_score():
     plan = {"token/kernel": BlockMasking((4, 4), 0.5), "expand/kernel": BlockMasking((8, 8), 0.5)}
     with pytest.raises(InputError, match=r"shares out one block, the plan has \(4, 4\), \(8, 8\)"):
         share_out(shapes(RESMLP), plan, "global")
+
+
+@pytest.mark.parametrize("pattern", ["conv_[2-8]/kernel", "*conv_2/kernel", "*"])
+def test_what_was_shared_out_holds_whatever_pattern_the_plan_has(pattern):
+    """A pattern may have as many characters as the path of a kernel, or more."""
+    params = shapes({"conv_2": (16, 32), "conv_3": (64, 64)})
+    plan: dict[str, Any] = {pattern: BlockMasking((4, 4), 0.8)}
+    wanted = {"conv_2/kernel": 0.3, "conv_3/kernel": 0.9}
+    if "conv_2" in pattern:
+        plan["*"] = BlockMasking((4, 4), 0.8)
+    shared = with_ratios(params, plan, wanted)
+    found = {path: rule.ratio for path, _, rule in masked_kernels(params, shared)}
+    assert found == wanted

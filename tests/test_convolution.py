@@ -232,7 +232,7 @@ def test_bfloat16_in_bfloat16_out():
         ({"padding": -1}, "padding -1 is negative"),
         ({"x": normal(1, 2, 6, 4), "padding": 0}, "2x6 pixels is smaller than the kernel 3x3"),
         ({"engine": "fast"}, "engine 'fast' is unknown"),
-        ({"mask": MASK, "engine": "cpu"}, "engine 'cpu' masks .* not a 3x3 kernel: choose auto"),
+        ({"mask": MASK, "engine": "cpu"}, "engine 'cpu' masks .* of 3x3: choose auto"),
         ({"backward": "none"}, "backward 'none' is unknown"),
         ({"gradient": GradientPruning(2, 16)}, "2:16 does not divide the 8 entries"),
         (

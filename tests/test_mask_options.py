@@ -4,6 +4,7 @@ import pytest
 
 from sparsemlp.config import Config
 from sparsemlp.dynamics import Dynamics
+from sparsemlp.errors import InputError
 from sparsemlp.mask_options import check_mask_options, dynamics, in_words, mask_schedule
 from sparsemlp.schedule import MaskSchedule
 from sparsemlp.settings import resolve
@@ -45,3 +46,11 @@ def test_every_option_reaches_its_rule():
 )
 def test_what_differs_is_told_in_words(options, words):
     assert in_words(Config(ratio=0.8, **options)) == words
+
+
+def test_gradients_do_not_rank_the_blocks_of_all_layers():
+    with pytest.raises(InputError, match=r"--budget=global ranks .* choose --budget=erk"):
+        resolve(
+            Config(ratio=0.8, budget="global", score="gradient", backward="straight_through"),
+            "cifar10",
+        )

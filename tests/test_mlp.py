@@ -46,8 +46,14 @@ def test_gelu_is_the_exact_one_with_erf():
     assert np.any(np.abs(np.asarray(tanh_form, np.float64) - exact) > tolerance)
 
 
-def test_gelu_keeps_bfloat16():
-    assert gelu(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
+def test_gelu_in_bfloat16_is_the_exact_one_rounded():
+    x = jnp.linspace(-4, 4, 161).astype(jnp.bfloat16)
+    wide = np.asarray(x, np.float64)
+    found = gelu(x)
+    assert found.dtype == jnp.bfloat16
+    exact = wide * (1 + erf(wide / math.sqrt(2))) / 2
+    # Half a unit in the last of 8 bits, and what 1 + erf loses in float32.
+    np.testing.assert_allclose(np.asarray(found, np.float64), exact, rtol=2**-8, atol=8 * EPS)
 
 
 BLOCKS = {

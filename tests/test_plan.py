@@ -73,6 +73,22 @@ def test_equally_specific_patterns_that_disagree_are_an_error_that_names_both():
             assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("pattern", ["*block_0/XPatch/kernel", "block_[0-9]/XPatch/kernel"])
+def test_the_path_itself_decides_against_any_pattern(pattern):
+    assert masking_for({pattern: SMALL, "/".join(PATH): OTHER}, PATH) == OTHER
+
+
+def test_a_set_of_characters_is_a_wildcard():
+    plan = {"block_[0123456789]/XPatch/kernel": SMALL, "block_?/XPatch/kerne[!x]": LARGE}
+    assert masking_for(plan, PATH) == SMALL
+
+
+@pytest.mark.parametrize("value", [[SMALL], None, "32x32", (SMALL, 0.5)])
+def test_what_is_no_rule_is_refused(unchecked, value):
+    with pytest.raises(InputError, match=r"pattern '\*/kernel' has .* which is no rule"):
+        masking_for({"*/kernel": value}, PATH)
+
+
 @pytest.mark.parametrize("pattern", ["*", "*?*"])
 def test_a_pattern_of_wildcards_alone_matches_everything_and_yields_to_any_other(pattern):
     assert masking_for({pattern: SMALL}, PATH) == SMALL
@@ -128,6 +144,11 @@ def test_a_block_that_does_not_divide_names_the_layer(params):
         select_masks(params, plan)
     for part in ("block 3x2", "block_0/XChannel1/kernel", "8x4", "out 8 % 3 != 0", "2x2 or 4x2"):
         assert part in str(caught.value)
+
+
+def test_a_block_that_does_not_divide_a_kernel_without_a_layer_is_refused_too():
+    with pytest.raises(InputError, match="block 3x3 does not divide kernel"):
+        check_plan({"kernel": jnp.ones((8, 8))}, {"kernel": BlockMasking((3, 3), 0.5)})
 
 
 def test_a_plan_is_checked_against_shapes_alone(params):

@@ -109,3 +109,15 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_one_never_disturbed(
 def test_images_too_small_for_it_are_refused():
     with pytest.raises(InputError, match="8x8 pixels are too small for ResNet-9"):
         build_program(resolve(Config(model="resnet9", batch_size=8), "tiny"), tiny.dataset())
+
+
+def test_an_engine_that_cannot_mask_a_convolution_is_refused_before_the_dense_epochs():
+    options: dict[str, Any] = OPTIONS | {
+        "activation": None,
+        "gradient": None,
+        "gradient_method": None,
+    }
+    options["engine"] = "cpu"
+    settings = resolve(Config(**options), "x")
+    with pytest.raises(InputError, match=r"engine 'cpu' masks .* conv_2/kernel is another"):
+        build_program(settings, dataset())

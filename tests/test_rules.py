@@ -55,6 +55,11 @@ def test_an_unknown_score_is_named_with_the_known_ones():
         BlockMasking((2, 2), 0.5, score="max")
 
 
+def test_activations_are_not_ranked_by_gradients():
+    with pytest.raises(InputError, match="an activation has none: choose one of l2"):
+        ActivationPruning((2, 2), 0.5, score="gradient")
+
+
 def test_a_pooling_window_has_positive_sides():
     with pytest.raises(InputError, match=r"\(0, 2\)"):
         ActivationPooling((0, 2))
