@@ -115,12 +115,15 @@ def count_costs(options: Costs) -> None:
 
 def _run(options: Costs) -> Run:
     small = options.model == "resmlp_cifar10"
-    batch_size = options.batch_size or (128 if small else 64)
-    images = options.images or (50_000 if small else 1_281_167)
+    batch_size = _default(options.batch_size, 128 if small else 64)
+    images = _default(options.images, 50_000 if small else 1_281_167)
+    for name, value in (("batch_size", batch_size), ("images", images)):
+        if value < 1:
+            raise InputError(f"{name} is {value}: all sizes must be at least 1")
     run = Run(
         batch_size=batch_size,
         steps_per_epoch=math.ceil(images / batch_size),
-        epochs=options.epochs or (200 if small else 90),
+        epochs=_default(options.epochs, 200 if small else 90),
         element_bytes=options.element_bytes,
         line_bytes=options.line_bytes,
     )
@@ -129,6 +132,10 @@ def _run(options: Costs) -> Run:
             value = getattr(run, field.name)
             raise InputError(f"{field.name} is {value}: all sizes must be at least 1")
     return run
+
+
+def _default(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:

@@ -35,7 +35,8 @@ class Arguments:
     grid: tyro.conf.Positional[Path]
     """Grid file, YAML."""
     launcher: Annotated[Launcher | None, open_default("local|slurm", "meta.run, or local")] = None
-    """local: here, one run after another; slurm: one job a run, with sbatch."""
+    """local: here, one run after another; slurm: one job a run or a
+    population, with sbatch."""
     out: Annotated[Path | None, open_default("FOLDER", "sweeps/GRID")] = None
     """Folder of the sweep, made with its parents."""
     population: str = "auto"

@@ -123,7 +123,8 @@ def _run(arguments: Arguments) -> int:
         dataset = processes.in_turn(
             lambda: load_images(config.dataset, config.data_dir, image_size=image_size)
         )
-    settings = resolve(with_data(config, dataset.name), dataset.name)
+    name = dataset.name if config.dataset == "auto" else config.dataset
+    settings = resolve(with_data(config, dataset.name), name)
     processes.require_alike(_common(settings))
     folder = RunFolder(resumed or arguments.out or _default_folder(settings, dataset))
     if resumed is not None and dataset.notice is None:

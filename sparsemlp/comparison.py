@@ -5,10 +5,13 @@ import math
 from collections.abc import Iterable, Iterator
 
 from sparsemlp.config import Config
+from sparsemlp.costs import KINDS
+from sparsemlp.plan import all_rules, layer_rules
 from sparsemlp.published import PUBLISHED, Published
+from sparsemlp.rules import BlockMasking
 from sparsemlp.run_costs import RunCosts, run_costs
 from sparsemlp.seeds import Seeds, by_seed
-from sparsemlp.settings import Settings, resolve
+from sparsemlp.settings import Settings, model_and_plan, resolve
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
 
@@ -22,8 +25,10 @@ _FREE = frozenset(
 _OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch"})
 _BY_EPOCHS = frozenset({"mask_start_epoch", "warmup_epochs"})
 """Options whose defaults follow from the number of epochs."""
-_OF_COSTS = ("model", "patch_size", "dim", "depth", "expansion", "epochs", "batch_size")
+_OF_COSTS = ("model", "patch_size", "dim", "depth", "expansion", "epochs", "batch_size", "hold_out")
 """Options that the published costs depend on, beside the mask."""
+_IN_MODEL_STRING = frozenset({"depth", "mask_layers", "activation", "gradient"})
+"""Options that a model string says in its own way."""
 _OF_MASKED_COSTS = ("mask_layers", "budget", "ratio_schedule")
 
 
@@ -120,9 +125,26 @@ def why_not_comparable(published: Published, run: StudyRun) -> str:
         names = tuple(f.name for f in dataclasses.fields(Settings) if f.name not in free)
     elif published.block is not None:
         names = (*_OF_COSTS, *_OF_MASKED_COSTS)
+    differences = list(_differences(names, settings, thesis, run))
     if settings.config is not None:
-        names = tuple(name for name in names if name not in {"depth", "mask_layers"})
-    return "; ".join(_differences(names, settings, thesis, run))
+        whole = published.quantity == "test_top1"
+        differences = [*_of_model_string(settings, thesis, other_rules=whole), *differences]
+    return "; ".join(differences)
+
+
+def _of_model_string(settings: Settings, thesis: Settings, *, other_rules: bool) -> Iterator[str]:
+    """How depth and masked layers of a model string differ from the thesis'."""
+    (depth, plan), (its_depth, its_plan) = map(model_and_plan, (settings, thesis))
+    if depth != its_depth:
+        yield f"depth is {depth}, the thesis' is {its_depth}"
+    ours, theirs = (
+        ", ".join(kind for kind in KINDS if layer_rules(each, ("block_0", kind, "kernel")).masking)
+        for each in (plan, its_plan)
+    )
+    if ours != theirs:
+        yield f"masked layers are {ours or 'none'}, the thesis' are {theirs or 'none'}"
+    if other_rules and not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
+        yield "activations or gradients are pruned"
 
 
 def _differences(
@@ -133,6 +155,8 @@ def _differences(
     shorter = settings.epochs != thesis.epochs
     for name in sorted(names, key=lambda name: name != "epochs"):
         ours, theirs = getattr(settings, name), getattr(thesis, name)
+        if settings.config is not None and name in _IN_MODEL_STRING:
+            continue
         if ours != theirs and not (shorter and name in _BY_EPOCHS):
             yield f"{name} is {ours}, the thesis' is {theirs}"
 

@@ -8,11 +8,12 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 
+from sparsemlp.budgets import share_out
 from sparsemlp.config import CHANGEABLE, Config
 from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.errors import InputError
@@ -144,7 +145,9 @@ def _fit(config: Config) -> Settings:
     data = _outline_of(config)
     settings = resolve(config, data.name)
     _, plan = model_and_plan(settings)
-    check_plan(_parameters(_without_rules(settings)), plan)
+    parameters = _parameters(_without_rules(settings))
+    check_plan(parameters, plan)
+    share_out(parameters, plan, cast(Any, settings.budget))
     if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
         reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
         _check_program(reference)

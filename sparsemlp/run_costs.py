@@ -5,8 +5,8 @@ count as the first masked one.
 """
 
 import collections
+import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +16,7 @@ from sparsemlp import costs
 from sparsemlp.blocks import Block
 from sparsemlp.budgets import share_out, with_ratios
 from sparsemlp.costs import KINDS, Masking, Shapes
+from sparsemlp.errors import InputError
 from sparsemlp.mask_options import mask_schedule
 from sparsemlp.plan import Plan, masked_kernels, masking_for
 from sparsemlp.schedule import LEVELS, plan_at
@@ -76,16 +77,14 @@ def levels_of(run: StudyRun) -> Mapping[int, int] | None:
     """How many epochs a run masks at each level of its ratio schedule, from 1 to `LEVELS`.
 
     Dense epochs before the masks count as the first masked one. None: not known, because an
-    adaptive schedule has not seen all its validation losses.
+    adaptive schedule has not seen all its validation losses yet.
     """
     settings = run.settings
     if settings is None:
         return None
     schedule, n_epochs = mask_schedule(settings), settings.epochs
-    losses = run.column("validation_loss")[: n_epochs - 1].tolist()
-    if schedule.kind == "adaptive" and (
-        len(losses) < n_epochs - 1 or any(map(math.isnan, losses[schedule.start :]))
-    ):
+    losses = run.column("validation_loss").tolist()
+    if schedule.kind == "adaptive" and len(losses) < min(n_epochs, schedule.freeze or n_epochs) - 1:
         return None
     first = min(schedule.start, n_epochs - 1)
     levels = [schedule.phase(max(epoch, first), losses).level for epoch in range(n_epochs)]
@@ -95,7 +94,7 @@ def levels_of(run: StudyRun) -> Mapping[int, int] | None:
 def _plans(settings: Settings, shapes: Shapes, run: StudyRun) -> tuple[Plan, list[str]] | None:
     """The plan with the budget shared out, and the blocks of the network that may differ by it.
 
-    None where masking with a global budget has not begun.
+    None where masking with a global budget has not begun, or nothing could be shared out.
     """
     _, plan = model_and_plan(settings)
     if settings.budget == "uniform":
@@ -106,7 +105,9 @@ def _plans(settings: Settings, shapes: Shapes, run: StudyRun) -> tuple[Plan, lis
     blocks = [f"block_{index}" for index in range(shapes.depth)]
     params = dict.fromkeys(blocks, kernels)
     if settings.budget == "erk":
-        return share_out(params, plan, "erk"), blocks
+        with contextlib.suppress(InputError):
+            return share_out(params, plan, "erk"), blocks
+        return None
     masked = {path for path, _, _ in masked_kernels(params, plan)}
     if not masked <= set(run.layer_ratios):
         return None

@@ -59,7 +59,7 @@ COLUMNS = (
     Column("epochs_done", "epochs", "epochs on record"),
     Column("test_top1", "top-1", "test top-1 of the last epoch", _percent),
     Column("test_top5", "top-5", "test top-5 of the last epoch", _percent),
-    Column("best_test_top1", "best top-1", "best test top-1, of masked epochs", _percent),
+    Column("best_test_top1", "best top-1", "best test top-1, at the highest ratio", _percent),
     Column("train_top1", "training top-1", "on augmented, mixed images", _percent, shown=False),
     Column("loss", "loss", "training loss of the last epoch, nats", _short),
     Column("density", "density", "share of the masked layers' weights kept", lambda v: f"{v:.3f}"),

@@ -16,7 +16,9 @@ from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record, encode
 from sparsemlp.mask_options import NEED_A_MASK
-from sparsemlp.settings import Settings
+from sparsemlp.plan import all_rules
+from sparsemlp.rules import BlockMasking
+from sparsemlp.settings import Settings, model_and_plan
 from sparsemlp.study_run import StudyRun, read_run, resolve_for
 
 _VERSION = 1
@@ -76,6 +78,12 @@ class Study:
         masked = [run for run in self.runs if run.masking is not None]
         return tuple(n for n in differing_options(masked) if n not in _RULE | {"seed"})
 
+    @functools.cached_property
+    def _has_several_skeletons(self) -> bool:
+        masked = [run for run in self.runs if run.masking is not None and run.settings is not None]
+        given = any(run.settings is not None and run.settings.config for run in masked)
+        return given and len({_skeleton(run) for run in masked}) > 1
+
     def unreadable(self) -> dict[str, list[str]]:
         """Why runs could not be read, and which ones."""
         found: dict[str, list[str]] = {}
@@ -86,7 +94,8 @@ class Study:
 
     def variant(self, run: StudyRun) -> str:
         """What sets a masked run apart beside block, ratio, backward pass and seed, in words."""
-        return _in_words(run, self._variant_options)
+        words = [_skeleton(run)] if self._has_several_skeletons else []
+        return ", ".join(filter(None, [*words, _in_words(run, self._variant_options)]))
 
     def label(self, run: StudyRun) -> str:
         """The masking of a run in words, and what else sets it apart but its seed."""
@@ -102,6 +111,17 @@ class Study:
         if run.masking is None:
             ignored -= {"config"}
         return _in_words(run, (name for name in self.differing if name not in ignored))
+
+
+def _skeleton(run: StudyRun) -> str:
+    """Depth and masked kernels of a run, which a model string says in one option with its ratio."""
+    depth = None if run.settings is None else model_and_plan(run.settings)[0]
+    masked = [
+        pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
+        for pattern in sorted(run.plan)
+        if any(isinstance(rule, BlockMasking) for rule in all_rules({pattern: run.plan[pattern]}))
+    ]
+    return f"depth {depth}, {' '.join(masked)} masked"
 
 
 def _in_words(run: StudyRun, names: Iterable[str]) -> str:

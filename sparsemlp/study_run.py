@@ -140,7 +140,9 @@ class StudyRun:
         known = {"cifar10": 50_000, "digits": 1_437}
         if self.settings is None or self.settings.dataset not in known:
             return None
-        return math.ceil(known[self.settings.dataset] / self.settings.batch_size)
+        n_images = known[self.settings.dataset]
+        n_images -= round(n_images * self.settings.hold_out)
+        return math.ceil(n_images / self.settings.batch_size)
 
     @property
     def step_ms(self) -> float:

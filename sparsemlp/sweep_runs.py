@@ -50,8 +50,9 @@ def _data_name(config: Config, before: list[SweepRun], *, look: bool) -> str:
     """What `auto` stands for: what it was when the sweep began, or what is at hand."""
     if config.dataset != "auto" or (look and not before):
         return config.dataset
-    if before:
-        return before[0].config.dataset
+    names = {run.config.dataset for run in before}
+    if len(names) == 1:
+        return names.pop()
     return load_dataset(config.dataset, config.data_dir).name
 
 

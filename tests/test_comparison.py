@@ -5,6 +5,7 @@ import synthetic_study as synthetic
 
 from sparsemlp.comparison import compare
 from sparsemlp.study import Study, read_study
+from sparsemlp.study_run import StudyRun
 
 MASKED = {"block": "32x32", "ratio": 0.8}
 
@@ -97,3 +98,35 @@ def test_a_model_string_is_compared_as_the_options_it_stands_for(tmp_path):
     text = "ResMLP5 @ XPatch = masked 0.8 (32, 32); XChannel = masked 0.8 (32, 32);"
     (found,) = accuracies(study_of(tmp_path, synthetic.settings(config=text))).values()
     assert found.difference is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ResMLP12 @ XPatch = masked 0.8 (32, 32); XChannel = masked 0.8 (32, 32);", "depth is 12"),
+        (
+            "ResMLP5 @ XChannel = masked 0.8 (32, 32);",
+            "masked layers are XChannel1, XChannel2",
+        ),
+        (
+            "ResMLP5 @ XPatch = masked 0.8 (32, 32); "
+            "XChannel = masked 0.8 (32, 32) + sparse 0.5 (8, 8);",
+            "activations or gradients are pruned",
+        ),
+    ],
+)
+def test_a_model_string_of_another_model_is_not_compared(tmp_path, text, why):
+    study = study_of(tmp_path, synthetic.settings(config=text))
+    (found,) = accuracies(study).values()
+    assert found.difference is None
+    assert why in found.note
+    costs = [c for c in compare(study) if c.value and c.published.quantity != "test_top1"]
+    assert all((c.difference is None) == ("pruned" not in why) for c in costs if c.published.block)
+
+
+def test_costs_of_a_run_that_holds_images_out_are_not_compared(tmp_path):
+    run = synthetic.settings(block="32x32", ratio=0.8, hold_out=0.1)
+    assert StudyRun("a", "missing", settings=run).steps_per_epoch == 352
+    found = [c for c in compare(study_of(tmp_path, run)) if c.value is not None]
+    assert found
+    assert all("hold_out is 0.1" in c.note and c.difference is None for c in found)

@@ -135,3 +135,13 @@ def test_runs_that_are_the_same_training_are_told(data, hp):
 
 def test_seeds_and_rates_make_a_training_of_its_own(data):
     assert told("  ratio: [0]\n  seed: [0, 1]\n  lr: [0.1, 0.2]\n", "", data) == []
+
+
+def test_a_budget_that_cannot_be_shared_out_is_told(data):
+    text = "ResMLP1 @ XPatch = masked 0.5 (4, 4); XChannel = masked 0.8 (4, 4);"
+    file = f'hp:\n  config: ["{text}"]\n  budget: [erk]\nfixed:\n  dim: 8\n  expansion: 2\n'
+    problems = Problems(FILE)
+    grid = parse_grid_file(FILE, f"{file}  dataset: {data}\n  batch_size: 8\n", problems)
+    check_points(grid.points, grid.stated, problems)
+    (found,) = problems
+    assert "budget erk shares out one ratio, the plan has 0.5, 0.8" in found.text

@@ -139,3 +139,21 @@ def test_the_dropped_share_is_the_ratio_where_blocks_are_small_and_steps_where_n
     assert dropped_share(Shapes(), list(KINDS), (64, 64), 0.2) == 0.0
     # One XPatch block of one, one of four in both channel linears: 2/3 of all weights are dropped.
     assert dropped_share(Shapes(), list(KINDS), (64, 64), 0.9) == pytest.approx(2 / 3)
+
+
+def test_a_budget_that_could_not_be_shared_out_has_no_costs():
+    text = "ResMLP2 @ XPatch = masked 0.5 (8, 8); XChannel = masked 0.8 (8, 8);"
+    assert run_costs(run(config=text, budget="erk")) is None
+
+
+def test_validation_losses_that_are_not_finite_or_not_looked_at_do_not_matter():
+    own = {"block": "8x8", "ratio": 0.8, "ratio_schedule": "adaptive", "mask_start_epoch": 0}
+    settings = synthetic.settings(**own, epochs=6, freeze_epoch=4)
+    losses = [2.0, float("nan"), 1.0]
+    records = tuple(
+        {"epoch": number, "step": number, "test_top1": 0.5, "validation_loss": loss}
+        for number, loss in enumerate(losses, start=1)
+    )
+    # Up after the first, down after NaN, up again and frozen there.
+    found = levels_of(StudyRun("a", "unfinished", settings=settings, records=records))
+    assert found == {1: 2, 2: 4}

@@ -154,7 +154,7 @@ def evaluated_whole(trainer: StreamTrainer, state: TrainState, source: ImageSour
 
 
 def test_held_out_images_give_their_mean_loss_and_are_not_trained_on(images: ImageSet):
-    """12 of 23 are held out, two batches of 8 with four fillers; an epoch of the rest has two steps."""
+    """12 of 23 are held out, two batches of 8 with four fillers; the rest are two steps."""
     chosen = settings(images, mask_start_epoch=3, hold_out=0.5)
     training, held_out = hold_out_images(images, 0.5)
     assert held_out is not None

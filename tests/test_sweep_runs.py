@@ -144,3 +144,14 @@ def test_a_stored_sweep_of_an_older_version_gets_the_defaults_of_younger_options
     assert [resolved(run) for run in read.runs] == [run.config for run in sweep.runs]
     assert settled(folder, BEGUN).runs == sweep.runs
     assert dataclasses.is_dataclass(read)
+
+
+def test_auto_beside_a_named_set_stays_what_it_was(folder, monkeypatch):
+    text = "hp:\n  dataset: [digits, auto]\n"
+    monkeypatch.setattr(
+        "sparsemlp.sweep_runs.load_dataset",
+        lambda *_: type("Cifar", (), {"name": "cifar10"}),
+    )
+    begun = names(begin(folder, text))
+    assert len(begun) == 2
+    assert names(settled(folder, text)) == begun

@@ -1,13 +1,23 @@
 """The dense runs that masked ones are measured against."""
 
+import dataclasses
 from collections.abc import Iterable
 
+from sparsemlp.config import CHANGEABLE
+from sparsemlp.mask_options import NEED_A_MASK
 from sparsemlp.seeds import Seeds, by_seed
+from sparsemlp.settings import model_and_plan
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
 
-_SHARED = ("model", "epochs", "batch_size", "dataset", "dim", "lr", "optimizer")
-"""What a dense run has in common with a masked one that it is the measure of."""
+_OWN = frozenset(
+    {
+        *("block", "ratio", "backward", "config", "depth", "mask_layers", "mask_start_epoch"),
+        *("activation", "gradient", "gradient_method", "score", "ramp_epochs", "seed"),
+        *("engine", "image_size", *NEED_A_MASK, *CHANGEABLE),
+    }
+)
+"""What a dense run need not have in common with a masked one that it is the measure of."""
 
 
 def dense_runs(study: Study, runs: Iterable[StudyRun]) -> Seeds | None:
@@ -26,4 +36,8 @@ def dense_top1(study: Study, runs: Iterable[StudyRun]) -> tuple[float, float] | 
 
 
 def _key(run: StudyRun) -> tuple[object, ...]:
-    return tuple(getattr(run.settings, name) for name in _SHARED)
+    if run.settings is None:
+        return (run.name,)
+    names = (field.name for field in dataclasses.fields(run.settings) if field.name not in _OWN)
+    depth, _ = model_and_plan(run.settings)
+    return (depth, *(repr(getattr(run.settings, name)) for name in names))

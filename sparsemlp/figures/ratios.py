@@ -20,7 +20,11 @@ _RATIOS = np.arange(0, 1, 0.005)
 
 def masked_elements(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """Share of the weights that are dropped against the ratio: steps, and plateaus at the end."""
-    runs = [run for run in _masked(study) if np.isfinite(run.last("density"))]
+    runs = [
+        run
+        for run in _masked(study)
+        if np.isfinite(run.last("density")) and run.last("epoch") > _first_masked_epoch(run)
+    ]
     if not runs:
         raise NothingToDrawError("no masked ResMLP run records its density")
     figure = Figure(figsize=(0.68 * WIDTH, 3.4))
@@ -138,6 +142,11 @@ def _masked(study: Study) -> list[StudyRun]:
         and run.settings.model == "resmlp"
         and is_constant(run.settings)
     ]
+
+
+def _first_masked_epoch(run: StudyRun) -> int:
+    """From 0; before it nothing is dropped yet."""
+    return 0 if run.settings is None else run.settings.mask_start_epoch or 0
 
 
 def _has_shapes(run: StudyRun) -> bool:

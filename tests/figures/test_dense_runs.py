@@ -22,3 +22,17 @@ def test_a_dense_run_of_other_epochs_is_no_measure(tmp_path):
     study = read_study(tmp_path)
     assert dense_top1(study, [study.runs[1]]) is None
     assert dense_top1(study, [study.runs[0]]) is not None
+
+
+def test_a_dense_run_of_another_depth_or_training_is_no_measure(tmp_path):
+    for name, changes in (
+        ("a", {"depth": 2}),
+        ("b", {"ema": 0.9}),
+        ("c", {"config": "ResMLP5"}),
+        ("masked", {"block": "2x2", "ratio": 0.5, "budget": "erk", "mask_start_epoch": 0}),
+    ):
+        synthetic.write_run(tmp_path / name, synthetic.settings(epochs=1, **changes))
+    study = read_study(tmp_path)
+    found = dense_runs(study, [study.runs[-1]])
+    assert found is not None
+    assert [run.name for run in found.runs] == ["c"]

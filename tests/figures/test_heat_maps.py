@@ -60,3 +60,18 @@ def test_one_cell_is_no_map(tmp_path):
     synthetic.write_run(tmp_path / "a", synthetic.settings(block="2x2", ratio=0.5, epochs=1))
     with pytest.raises(NothingToDrawError, match="several blocks or ratios"):
         list(heat_maps(read_study(tmp_path), Chosen()))
+
+
+def test_model_strings_of_other_layers_have_maps_of_their_own(tmp_path):
+    texts = (
+        "XChannel = masked {} (8, 8);",
+        "XPatch = masked {0} (8, 8); XChannel = masked {0} (8, 8);",
+    )
+    for number, text in enumerate(texts):
+        for ratio in (0.5, 0.8):
+            run = synthetic.settings(config=f"ResMLP5 @ {text.format(ratio)}", epochs=1)
+            synthetic.write_run(tmp_path / f"{number}-{ratio}", run)
+    titles = [d.figure.get_suptitle() for d in heat_maps(read_study(tmp_path), Chosen())]
+    assert len(titles) == 2
+    assert "depth 5, XChannel masked" in titles[0]
+    assert "XPatch" in titles[1]

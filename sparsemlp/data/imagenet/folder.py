@@ -53,8 +53,9 @@ class FolderSource:
 
     @property
     def content(self) -> bytes:
-        """All names of classes and files, to know the folder again."""
-        return _SEPARATOR.join([*map(os.fsencode, self.classes), self._names])
+        """All names of classes and files and where each class begins, to know the folder again."""
+        begins = self._first_of_class.astype("<i8").tobytes()
+        return _SEPARATOR.join([*map(os.fsencode, self.classes), self._names, begins])
 
     @property
     def empty_classes(self) -> tuple[str, ...]:

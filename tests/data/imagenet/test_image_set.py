@@ -69,6 +69,18 @@ def test_a_digest_tells_sets_apart(image_folder: Path, tfds_folder: Path, tmp_pa
     assert len(digests) == 3
 
 
+def test_a_digest_sees_which_class_a_file_is_in(tmp_path: Path):
+    digests = set()
+    for name, per_class in (("a", (("1", "2"), ("3",))), ("b", (("1",), ("2", "3")))):
+        for split in ("train", "val"):
+            for label, files in zip(CLASSES, per_class, strict=False):
+                (tmp_path / name / split / label).mkdir(parents=True)
+                for file in files:
+                    (tmp_path / name / split / label / f"{file}.JPEG").touch()
+        digests.add(open_image_set(str(tmp_path / name)).digest)
+    assert len(digests) == 2
+
+
 def test_oddities_of_a_folder_are_noticed_in_a_line(tmp_path: Path):
     folder = write_folder(tmp_path / "odd")
     for image in (folder / "train" / CLASSES[1]).iterdir():
