@@ -54,6 +54,12 @@ def test_gelu_in_bfloat16_is_the_exact_one_rounded():
     exact = wide * (1 + erf(wide / math.sqrt(2))) / 2
     # Half a unit in the last of 8 bits, and what 1 + erf loses in float32.
     np.testing.assert_allclose(np.asarray(found, np.float64), exact, rtol=2**-8, atol=8 * EPS)
+    slope = jax.vmap(jax.grad(gelu))(x)
+    assert slope.dtype == jnp.bfloat16
+    exact = (1 + erf(wide / math.sqrt(2))) / 2 + wide * np.exp(-(wide**2) / 2) / math.sqrt(
+        2 * math.pi
+    )
+    np.testing.assert_allclose(np.asarray(slope, np.float64), exact, rtol=2**-8, atol=8 * EPS)
 
 
 BLOCKS = {
