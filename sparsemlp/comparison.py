@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from sparsemlp.config import Config
+from sparsemlp.config import CHANGEABLE, Config
 from sparsemlp.costs import KINDS
 from sparsemlp.plan import all_rules, layer_rules
 from sparsemlp.published import PUBLISHED, Published
@@ -18,10 +18,10 @@ from sparsemlp.study_run import StudyRun
 _FREE = frozenset(
     {
         *("block", "ratio", "backward", "config", "seed", "dataset"),
-        *("engine", "score", "data_dir", "checkpoint_every", "tensorboard", "allow_nan"),
+        *("engine", "score", *CHANGEABLE),
     }
 )
-"""Options that are compared otherwise, or that the thesis leaves open (`score`)."""
+"""Options that are compared otherwise, change rounding at most, or that the thesis leaves open."""
 _OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch"})
 _BY_EPOCHS = frozenset({"mask_start_epoch", "warmup_epochs"})
 """Options whose defaults follow from the number of epochs."""

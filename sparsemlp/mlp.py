@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any, Literal, cast
 
 import jax
@@ -87,29 +88,28 @@ _keep_straight_through.defvjp(
 )
 
 
-def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise.
-
-    Bfloat16 is computed in float32, for `1 + erf` cancels where x is negative: at -3 the result
-    would be off by 45%. Of it the backward pass keeps the slope, in bfloat16.
-    """
-    if x.dtype.itemsize < 4:
-        return _narrow_gelu(x)
-    half = jnp.asarray(0.5, x.dtype)
-    return half * x * (1 + jax.lax.erf(x * jnp.asarray(2**-0.5, x.dtype)))
-
-
 @jax.custom_jvp
-def _narrow_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    return gelu(x.astype(jnp.float32)).astype(x.dtype)
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise, in float32 at least.
+
+    In bfloat16 `1 + erf` would cancel where x is negative: at -3 it would be off by 45%. The
+    backward pass keeps its slope, in the dtype of x, and nothing else.
+    """
+    return _gelu_and_slope(x)[0].astype(x.dtype)
 
 
-@_narrow_gelu.defjvp
-def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+@gelu.defjvp
+def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (x,), (direction,) = primals, tangents
-    wide = x.astype(jnp.float32)
-    slope = jax.grad(lambda each: jnp.sum(gelu(each)))(wide)
-    return _narrow_gelu(x), slope.astype(x.dtype) * direction
+    value, slope = _gelu_and_slope(x)
+    return value.astype(x.dtype), slope.astype(x.dtype) * direction
+
+
+def _gelu_and_slope(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    half, scale, density = (jnp.asarray(n, x.dtype) for n in (0.5, 2**-0.5, (2 * math.pi) ** -0.5))
+    distribution = half * (1 + jax.lax.erf(x * scale))
+    return x * distribution, distribution + x * density * jnp.exp(-half * x * x)
 
 
 def sparse_mlp(

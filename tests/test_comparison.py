@@ -130,3 +130,9 @@ def test_costs_of_a_run_that_holds_images_out_are_not_compared(tmp_path):
     found = [c for c in compare(study_of(tmp_path, run)) if c.value is not None]
     assert found
     assert all("hold_out is 0.1" in c.note and c.difference is None for c in found)
+
+
+def test_how_it_was_computed_does_not_matter(tmp_path):
+    run = synthetic.settings(**MASKED, devices=1, remat=True, accumulate=2)
+    (found,) = accuracies(study_of(tmp_path, run)).values()
+    assert found.difference is not None

@@ -42,6 +42,10 @@ def test_gelu_is_the_exact_one_with_erf():
     # 1 + erf loses everything below eps, and is multiplied by x / 2.
     tolerance = 4 * EPS * np.maximum(np.abs(x), 1)
     assert np.all(np.abs(np.asarray(gelu(jnp.asarray(x)), np.float64) - exact) <= tolerance)
+    slope = jax.vmap(jax.grad(gelu))(jnp.asarray(x))
+    density = np.exp(-(x.astype(np.float64) ** 2) / 2) / math.sqrt(2 * math.pi)
+    exact_slope = (1 + erf(x.astype(np.float64) / math.sqrt(2))) / 2 + x * density
+    assert np.all(np.abs(np.asarray(slope, np.float64) - exact_slope) <= tolerance)
     tanh_form = jax.nn.gelu(jnp.asarray(x), approximate=True)
     assert np.any(np.abs(np.asarray(tanh_form, np.float64) - exact) > tolerance)
 
