@@ -7,7 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+import test_plan
+from test_plan import LARGE, OTHER, SMALL
 
 from sparsemlp import (
     BlockMask,
@@ -20,25 +21,7 @@ from sparsemlp import (
 )
 from sparsemlp.mask_trees import mask_shapes, mask_tree
 
-SMALL, LARGE, OTHER = (
-    BlockMasking((1, 1), 0.5),
-    BlockMasking((2, 2), 0.5),
-    BlockMasking((2, 1), 0.2),
-)
-
-
-@pytest.fixture(scope="module")
-def params() -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-
-    def linear(n_in: int, n_out: int) -> dict[str, jax.Array]:
-        kernel = jnp.asarray(rng.normal(size=(n_in, n_out)), jnp.float32)
-        return {"kernel": kernel, "bias": jnp.zeros(n_out)}
-
-    def block() -> dict[str, Any]:
-        return {"XPatch": linear(4, 4), "XChannel1": linear(4, 8)}
-
-    return {"block_0": block(), "block_1": block(), "head": linear(4, 2)}
+params = test_plan.params
 
 
 def test_masks_are_the_masked_part_of_the_parameters(params):
