@@ -13,7 +13,8 @@ from pallas_kernels import Phase, SparseLayer, Weights, dense
 from pallas_kernels.cpu import calls
 from sparsemlp import BlockMask
 from sparsemlp.blocks import Block
-from sparsemlp.mlp import Linear, gelu, sparse_mlp
+from sparsemlp.gelu import gelu
+from sparsemlp.mlp import Linear, sparse_mlp
 
 PAIRS: tuple[Phase, ...] = ("mlp", "straight_through_mlp")
 """The phases of a pair of layers, which has none along tokens."""

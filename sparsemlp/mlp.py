@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import math
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float
 from pallas_kernels import Engine, SparseLayer, Weights
 from sparsemlp.engines import choose_fused
 from sparsemlp.errors import InputError
+from sparsemlp.gelu import gelu
 from sparsemlp.linear import sparse_linear
 from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.rules import ActivationPooling, ActivationPruning, Backward, GradientPruning
@@ -88,30 +88,6 @@ _keep_straight_through.defvjp(
 )
 
 
-@jax.custom_jvp
-def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The exact GELU, `x (1 + erf(x / sqrt 2)) / 2`, elementwise, in float32 at least.
-
-    In bfloat16 `1 + erf` would cancel where x is negative: at -3 it would be off by 45%. The
-    backward pass keeps its slope, in the dtype of x, and nothing else.
-    """
-    return _gelu_and_slope(x)[0].astype(x.dtype)
-
-
-@gelu.defjvp
-def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (x,), (direction,) = primals, tangents
-    value, slope = _gelu_and_slope(x)
-    return value.astype(x.dtype), slope.astype(x.dtype) * direction
-
-
-def _gelu_and_slope(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    half, scale, density = (jnp.asarray(n, x.dtype) for n in (0.5, 2**-0.5, (2 * math.pi) ** -0.5))
-    distribution = half * (1 + jax.lax.erf(x * scale))
-    return x * distribution, distribution + x * density * jnp.exp(-half * x * x)
-
-
 def sparse_mlp(
     x: Float[Array, "*batch in"],
     first: Linear,
@@ -161,24 +137,29 @@ def sparse_mlp(
             y = second(y, engine=engine)
         y = y if after is None else y * after
         return x + y if residual else y
-    if before is not None:
-        first = _fold_before(first, *before)
-    if after is not None:
-        bias = None if second.bias is None else second.bias * after
-        second = dataclasses.replace(second, kernel=second.kept_kernel() * after, bias=bias)
-    weights = [_weights(layer) for layer in (first, second)]
-    operands = (x, *weights[0], *weights[1])
-    x, w1, b1, kept1, w2, b2, kept2 = (cast(Any, a) for a in varying_alike(*operands))
-    return _fused(
-        dataclasses.replace(fusion, residual=residual),
-        x,
-        (Weights(w1, b1, kept1), Weights(w2, b2, kept2)),
-    )
+    operands = _Operands(first.kernel, first.bias, second.kernel, second.bias, before, after)
+    arrays, structure = jax.tree.flatten((x, *_kept_of(first, second), operands))
+    x, *kept, operands = jax.tree.unflatten(structure, varying_alike(*arrays))
+    return _fused(dataclasses.replace(fusion, residual=residual), x, tuple(kept), operands)
 
 
-def _weights(layer: Linear) -> Weights:
-    assert layer.mask is not None
-    return Weights(layer.kernel, layer.bias, layer.mask.kept)
+_Kept = tuple[Array, Array]
+_Plain = tuple[Array, Array | None]
+
+
+class _Operands(NamedTuple):
+    """What a fused pair of layers is made of and has a gradient, besides x."""
+
+    kernel1: Array
+    bias1: Array | None
+    kernel2: Array
+    bias2: Array | None
+    before: tuple[Array, Array] | None
+    after: Array | None
+
+
+def _kept_of(*layers: Linear) -> list[Array]:
+    return [layer.mask.kept for layer in layers if isinstance(layer.mask, BlockMask)]
 
 
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:
@@ -197,6 +178,23 @@ class _Fusion:
     layers: tuple[SparseLayer, SparseLayer]
     straight_through: bool
     residual: bool = False
+
+    def fold(self, kept: _Kept, operands: _Operands) -> tuple[_Plain, _Plain]:
+        """Kernels and biases of both layers with the scales folded into them."""
+        backward = "straight_through" if self.straight_through else "masked"
+        arrays = ((operands.kernel1, operands.bias1), (operands.kernel2, operands.bias2))
+        first, second = (
+            Linear(*own, BlockMask(ids, layer.kernel_shape, layer.block), backward)
+            for own, ids, layer in zip(arrays, kept, self.layers, strict=True)
+        )
+        if operands.before is not None:
+            first = _fold_before(first, *operands.before)
+        if operands.after is not None:
+            bias = None if second.bias is None else second.bias * operands.after
+            second = dataclasses.replace(
+                second, kernel=second.kept_kernel() * operands.after, bias=bias
+            )
+        return (first.kernel, first.bias), (second.kernel, second.bias)
 
 
 def _fusion(
@@ -227,20 +225,30 @@ def _fusion(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(fusion: _Fusion, x: Array, weights: tuple[Weights, Weights]) -> Array:
+def _fused(fusion: _Fusion, x: Array, kept: _Kept, operands: _Operands) -> Array:
+    first, second = fusion.fold(kept, operands)
+    weights = (Weights(*first, kept[0]), Weights(*second, kept[1]))
     return fusion.engine.mlp(x, weights, fusion.layers, fusion.residual)
 
 
-def _forward(fusion: _Fusion, x: Array, weights: tuple[Weights, Weights]) -> tuple[Array, tuple]:
-    return _fused(fusion, x, weights), (x, weights)
+def _forward(
+    fusion: _Fusion, x: Array, kept: _Kept, operands: _Operands
+) -> tuple[Array, tuple[Array, _Kept, _Operands]]:
+    return _fused(fusion, x, kept, operands), (x, kept, operands)
 
 
-def _backward(fusion: _Fusion, residuals: tuple, dy: Array) -> tuple:
-    x, weights = residuals
+def _backward(
+    fusion: _Fusion, residuals: tuple[Array, _Kept, _Operands], dy: Array
+) -> tuple[Array, None, _Operands]:
+    """Folds the scales again: folded kernels would stay in memory, however few rows x has."""
+    (x, kept, operands), dy = jax.lax.optimization_barrier((residuals, dy))
+    (first, second), unfold = jax.vjp(functools.partial(fusion.fold, kept), operands)
     compute = fusion.engine.mlp_gradients
     if fusion.straight_through:
         compute = fusion.engine.straight_through_gradients
-    return compute(x, dy, weights, fusion.layers, fusion.residual)
+    weights = (Weights(*first, kept[0]), Weights(*second, kept[1]))
+    dx, (d_first, d_second) = compute(x, dy, weights, fusion.layers, fusion.residual)
+    return dx, None, *unfold((tuple(d_first[:2]), tuple(d_second[:2])))
 
 
 _fused.defvjp(_forward, _backward)

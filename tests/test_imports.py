@@ -20,6 +20,7 @@ LAYERS = (
         "augment",
         "averaging",
         "blocks",
+        "gelu",
         "config",
         "files",
         "hardware",
