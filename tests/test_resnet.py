@@ -19,7 +19,8 @@ from sparsemlp import (
     select_masks,
 )
 
-SIZE, WIDTH, BATCH = 12, 4, 3
+SIZE, WIDTH, BATCH = 12, 4, 8
+"""The last layer normalises by a pixel an image: of 3 images Flax's gradients are off by 1%."""
 IMAGES = jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, SIZE, SIZE, 3)), jnp.float32)
 INNER = "conv_[2-8]/kernel"
 
@@ -111,8 +112,8 @@ def test_it_is_the_network_of_plain_layers():
     (loss, stats), found = gradients(build())
     (plain_loss, plain_stats), wanted = plain(variables()["params"])
     np.testing.assert_allclose(loss, plain_loss, rtol=1e-5)
-    # The last statistics are of 3 pixels: rounding in eight normalised layers adds up.
-    assert_close(found, wanted, 1e-3)
+    # Rounding in eight normalised layers adds up; either is within 1e-5 of float64.
+    assert_close(found, wanted, 1e-4)
     for name, own in stats.items():
         np.testing.assert_allclose(own["mean"], plain_stats[name]["mean"], atol=1e-5)
     y: Any = build().apply(variables(), IMAGES)
