@@ -61,19 +61,20 @@ def why_unreachable(url: str, timeout_s: float) -> str | None:
         None if the file is there, otherwise the reason in a few words.
     """
     answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    silence = f"no answer within {timeout_s:g} s"
 
     def ask() -> None:
         try:
             with _open(urllib.request.Request(url, method="HEAD"), timeout_s):
                 answers.put(None)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            answers.put(_reason(error))
+            answers.put(silence if _is_timeout(error) else _reason(error))
 
     threading.Thread(target=ask, name="sparsemlp-probe", daemon=True).start()
     try:
         return answers.get(timeout=timeout_s)
     except queue.Empty:
-        return f"no answer within {timeout_s:g} s"
+        return silence
 
 
 def has_content(path: Path, sha256: str) -> bool:
@@ -152,6 +153,11 @@ def _open(request: urllib.request.Request, timeout_s: float) -> Iterator[http.cl
         raise
     with response:
         yield response
+
+
+def _is_timeout(error: Exception) -> bool:
+    """Whether a connection gave up waiting: urllib wraps that while it connects, not afterwards."""
+    return isinstance(getattr(error, "reason", error), TimeoutError)
 
 
 def _reason(error: Exception) -> str:
