@@ -28,6 +28,16 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines whose kernels JAX interprets, in the place of those that need a GPU."""
+    from pallas_kernels import ENGINES, Mosaic, Triton
+
+    if jax.default_backend() != "gpu":
+        monkeypatch.setitem(ENGINES, "triton", Triton(interpret=True))
+        monkeypatch.setitem(ENGINES, "mosaic", Mosaic(interpret=True))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Neighbours run in one process, which compiles and makes what they share once."""

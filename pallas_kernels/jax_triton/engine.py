@@ -7,6 +7,7 @@ The forward product and the gradient of the input are kernels in the Triton lang
 import functools
 import importlib.metadata
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.jax_triton import products
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton import Triton
+from pallas_kernels.tuning import Problem
 
 
 class JaxTriton(Triton):
@@ -29,15 +31,27 @@ class JaxTriton(Triton):
         the device at hand.
     """
 
-    name = "jax-triton"
+    name = products.NAME
 
     def __init__(self, compute_capability: int | None = None) -> None:
         super().__init__()
         self.compute_capability = compute_capability
 
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
-        """Why not: what `Triton` says, or jax-triton is not installed or fails with this JAX."""
+        """Why not: what `Triton` says, a precision, or jax-triton is missing or fails with JAX."""
+        precision = jax.config.jax_default_matmul_precision
+        if layer.dtype == "float32" and precision not in products.PRECISIONS:
+            known = ", ".join(repr(name) for name in products.PRECISIONS if name)
+            return (
+                f"it does not multiply float32 with jax_default_matmul_precision={precision!r}: "
+                f"choose one of {known}, or engine 'triton'"
+            )
         return super().reason_against(layer, platform) or missing()
+
+    def configurations(self, problem: Problem) -> list[Any]:
+        """Those of its own kernels; the others are cut as `Triton` cuts them."""
+        own = problem.kernel in ("product", "input_gradient")
+        return super().configurations(problem) if own else []
 
     def product(
         self,

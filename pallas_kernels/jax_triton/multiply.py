@@ -15,6 +15,8 @@ def _multiply(
     kernel,
     bias,
     y,
+    n_lines: tl.constexpr,
+    n_tiles: tl.constexpr,
     n_rows: tl.constexpr,
     x_sample: tl.constexpr,
     x_row: tl.constexpr,
@@ -31,9 +33,13 @@ def _multiply(
     precision: tl.constexpr,
 ):
     """Some rows of one block of features of y, from the kept blocks that meet it."""
-    line = tl.load(order + tl.program_id(0))
-    rows = tl.program_id(1) * size + tl.arange(0, size)
-    sample = tl.program_id(2)
+    # All along one axis of the grid: of the others a GPU has 65535 programs at most.
+    place = tl.program_id(0)
+    line = tl.load(order + place % n_lines)
+    # Arrays may have more entries than 32 bits count.
+    row_tile = (place // n_lines % n_tiles).to(tl.int64)
+    sample = (place // n_lines // n_tiles).to(tl.int64)
+    rows = row_tile * size + tl.arange(0, size)
     exists = rows[:, None] < n_rows
     inside = tl.arange(0, depth)
     outputs = line * width + tl.arange(0, width)

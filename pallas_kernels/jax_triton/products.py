@@ -4,19 +4,27 @@ A program owns some rows of the result and one block of its features, and walks 
 meet it, longest lists first. Strides tell the axes apart, so one kernel serves all four products.
 """
 
+import inspect
 import math
-from typing import Any
 
 import jax
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.layout import list_columns, list_rows
 from pallas_kernels.sparse_layer import SparseLayer
-from pallas_kernels.triton.configurations import product_tiles
+from pallas_kernels.triton.configurations import VERSION, product_tiles
 from pallas_kernels.triton.launch import Tiles, tile_size
+from pallas_kernels.tuning import configure
 
-EXACT = ("float32", "highest")
-"""Values of `jax_default_matmul_precision` with which float32 is not multiplied in TF32."""
+NAME = "jax-triton"
+
+PRECISIONS = {
+    **dict.fromkeys((None, "default", "bfloat16", "tensorfloat32", "high"), "tf32"),
+    **dict.fromkeys(("highest", "float32", "F32_F32_F32"), "ieee"),
+    "TF32_TF32_F32": "tf32",
+    "TF32_TF32_F32_X3": "tf32x3",
+}
+"""How Triton multiplies float32 with a value of `jax_default_matmul_precision`, in its words."""
 
 
 def multiply(
@@ -28,7 +36,6 @@ def multiply(
     *,
     transposed: bool,
     compute_capability: int | None = None,
-    tiles: Tiles | None = None,
 ) -> Float[Array, "..."]:
     """`x (W * M) + b`, or with `transposed` `x (W * M)^T`, along the axis of the layer.
 
@@ -40,7 +47,6 @@ def multiply(
       layer: the layer.
       transposed: which of the two products.
       compute_capability: of the GPU, as 80 or 90; None for that of the device at hand.
-      tiles: how the product is cut; None for that of the Pallas kernel.
     """
     from jax_triton import triton_call as call_triton  # pyright: ignore
 
@@ -51,8 +57,14 @@ def multiply(
     along_features = layer.axis == -1
     n_y = n_in if transposed else n_out
     shape = (*x.shape[:-1], n_y) if along_features else (*x.shape[:-2], n_y, x.shape[-1])
-    constants, grid = plan(x.shape, layer, transposed=transposed, tiles=tiles)
-    tiles = tiles or product_tiles(layer)
+    method = "input_gradient" if transposed else "product"
+    n_rows = x.size // max(1, x.shape[layer.axis])
+    tiles = configure(layer.problem(NAME, VERSION, method, n_rows), product_tiles(layer))
+    constants, n_programs = plan(x.shape, layer, tiles, transposed=transposed)
+
+    # The name that jax-triton has for it since 0.4, and before.
+    has_new_name = "out_type" in inspect.signature(call_triton).parameters
+    result = "out_type" if has_new_name else "out_shape"
 
     # jax-triton has no rule for vmap.
     @jax.custom_batching.sequential_vmap
@@ -60,14 +72,15 @@ def multiply(
         return call_triton(
             *operands,
             kernel=kernel_of_products,
-            out_shape=jax.ShapeDtypeStruct(shape, x.dtype),
-            grid=grid,
+            **{result: jax.ShapeDtypeStruct(shape, x.dtype)},
+            grid=(n_programs,),
             name="sparsemlp_transposed" if transposed else "sparsemlp_product",
             num_warps=tiles.warps,
             num_stages=tiles.stages,
             compute_capability=compute_capability,
             has_bias=bias is not None,
-            precision=precision(),
+            # Of bfloat16 Triton does not ask.
+            precision=PRECISIONS.get(jax.config.jax_default_matmul_precision, "tf32"),
             **constants,
         )
 
@@ -75,15 +88,15 @@ def multiply(
 
 
 def plan(
-    shape: tuple[int, ...], layer: SparseLayer, *, transposed: bool, tiles: Tiles | None = None
-) -> tuple[dict[str, Any], tuple[int, int, int]]:
-    """The constants of the kernel that follow from shapes, and the grid.
+    shape: tuple[int, ...], layer: SparseLayer, tiles: Tiles, *, transposed: bool
+) -> tuple[dict[str, int], int]:
+    """The constants of the kernel that follow from shapes, and the number of programs.
 
     Args:
       shape: of x.
       layer: the layer.
+      tiles: how the product is cut.
       transposed: which of the two products.
-      tiles: how the product is cut; None for that of the Pallas kernel.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     n_x, n_y = (n_out, n_in) if transposed else (n_in, n_out)
@@ -97,9 +110,12 @@ def plan(
         n_samples = math.prod(shape) // (n_x * n_rows)
         strides = {"x_sample": n_x * n_rows, "x_row": 1, "x_feature": n_rows}
         strides |= {"y_sample": n_y * n_rows, "y_row": 1, "y_feature": n_rows}
-    size = tile_size(n_rows, (tiles or product_tiles(layer)).rows)
+    size = tile_size(n_rows, tiles.rows)
+    n_lines, n_tiles = n_y // width, -(-n_rows // size)
     constants = {
         **strides,
+        "n_lines": n_lines,
+        "n_tiles": n_tiles,
         "n_rows": n_rows,
         "kernel_depth": 1 if transposed else n_out,
         "kernel_width": n_out if transposed else 1,
@@ -107,9 +123,4 @@ def plan(
         "depth": depth,
         "width": width,
     }
-    return constants, (n_y // width, -(-n_rows // size), n_samples)
-
-
-def precision() -> str:
-    """How float32 is multiplied, in the words of Triton."""
-    return "ieee" if jax.config.jax_default_matmul_precision in EXACT else "tf32"
+    return constants, n_lines * n_tiles * n_samples

@@ -140,7 +140,7 @@ def multiply(
             do=Instructions(interpret),
         ),
         [lists.start, lists.across, lists.order, x, kernel, *([] if bias is None else [bias])],
-        grid=(n_shares, n_tiles),
+        grid=(n_shares * n_tiles,),
         out=jax.ShapeDtypeStruct((x.shape[0], n_result), x.dtype),
         scratch={
             "panel": shared(parts, tiles.rows, depth, dtype=x.dtype),
@@ -189,8 +189,8 @@ def _kernel(
     *bias, y = rest
     n_lines, width = order.shape[0], staging.shape[1]
     depth, stages = panel.shape[2], tiles.stages
-    share = jax.lax.axis_index("x")
-    rows = pl.ds(jax.lax.axis_index("y") * tiles.rows, tiles.rows)
+    tile, share = launch.place(n_shares)
+    rows = pl.ds(tile * tiles.rows, tiles.rows)
     n_mine = jax.lax.div(n_lines - share + n_shares - 1, n_shares)
     # A part of the panel that does not stay is a copy of its own.
     copies = 1 if tiles.is_resident else 2

@@ -105,7 +105,7 @@ class Mosaic(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
-        if not x.size:
+        if not x.size or not kept.size:
             return _REFERENCE.product(x, kernel, bias, kept, layer)
         return self._multiply(x, kernel, bias, kept, layer, transposed=False)
 
@@ -117,7 +117,7 @@ class Mosaic(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""
-        if not dy.size:
+        if not dy.size or not kept.size:
             return _REFERENCE.input_gradient(dy, kernel, kept, layer)
         return self._multiply(dy, kernel, None, kept, layer, transposed=True)
 
@@ -129,7 +129,7 @@ class Mosaic(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
-        if not x.size:
+        if not x.size or not kept.size:
             return _REFERENCE.kernel_gradient(x, dy, kept, layer)
         x, dy = (jnp.moveaxis(a, layer.axis, -1) for a in (x, dy))
         x, dy = (a.reshape(-1, a.shape[-1]) for a in (x, dy))
@@ -137,8 +137,8 @@ class Mosaic(Engine):
         return kernels.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
-        """Layers along the features."""
-        return first.axis == second.axis == -1
+        """Layers along the features that keep any block."""
+        return first.axis == second.axis == -1 and min(first.n_kept, second.n_kept) > 0
 
     def mlp(
         self,

@@ -111,13 +111,14 @@ def launch(
         by name. It reads its place in the grid from the axes `x`, `y` and its thread's number from
         `WARPGROUP`.
       operands: arrays.
-      grid: how many programs there are along `x`, which runs fastest, and `y`.
+      grid: how many programs there are along `x`, which runs fastest, and `y`, of which a GPU has
+        65535 at most.
       out: shape and dtype of the result.
       scratch: shared memory and barriers.
       n_warpgroups: threads of a program.
       interpret: whether JAX interprets the kernel, on any platform, and looks for races.
     """
-    result = plgpu.kernel(
+    run = plgpu.kernel(
         kernel,
         out_type=out,
         scratch_types=scratch,
@@ -127,11 +128,24 @@ def launch(
         thread_name=WARPGROUP,
         kernel_name=name,
         interpret=plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
-    )(*operands)
+    )
+    # The integers of a kernel have 32 bits, also where `jax_enable_x64` makes others longer.
+    operands = [a.astype(jnp.int32) if a.dtype.kind == "i" else a for a in operands]
+    with jax.enable_x64(False):
+        result = run(*operands)
     # Under `shard_map` the result differs on the devices that any operand differs on.
     vary = frozenset[str]().union(*(jax.typeof(a).manual_axis_type.varying for a in operands))
     axes = tuple(vary - jax.typeof(result).manual_axis_type.varying)
     return jax.lax.pcast(result, axes, to="varying") if axes else result
+
+
+def place(n_shares: int) -> tuple[Array, Array]:
+    """Which tile of rows a program works on, and which share; the shares of a tile run together.
+
+    Both lie on the axis `x`: there may be more tiles than a GPU has programs along another.
+    """
+    index = jax.lax.axis_index("x")
+    return jax.lax.div(index, jnp.int32(n_shares)), jax.lax.rem(index, jnp.int32(n_shares))
 
 
 def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[Any], None]) -> None:

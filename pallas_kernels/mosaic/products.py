@@ -96,7 +96,7 @@ def multiply(
             kernel,
             *([] if bias is None else [bias]),
         ],
-        grid=(n_shares, n_tiles),
+        grid=(n_shares * n_tiles,),
         out=jax.ShapeDtypeStruct((x.shape[0], n_result), x.dtype),
         scratch={
             "panel": shared(buffers, tiles.blocks, size, depth),
@@ -141,8 +141,8 @@ def _kernel(
     n_lines = order.shape[0]
     n_groups = pl.cdiv(n_lines, tiles.lines)
     size = tiles.n_compute * ROWS
-    first_row = jax.lax.axis_index("y") * size
-    share = jax.lax.axis_index("x")
+    tile, share = launch.place(n_shares)
+    first_row = tile * size
     n_mine = jax.lax.div(n_groups - share + n_shares - 1, n_shares)
     is_whole = tiles.pieces == 1
 

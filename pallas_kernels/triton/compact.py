@@ -6,7 +6,7 @@ the rows of dy that its kept blocks meet, several blocks for one product of tens
 """
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ def compact_gradient(
     ids: Int[Array, " k"],
     dy: Float[Array, "rows out"],
     n_in: int,
+    axis: Literal[-1, -2],
     *,
     interpret: bool,
 ) -> Float[Array, "in out"]:
@@ -52,6 +53,7 @@ def compact_gradient(
       ids: int32 `[k]`, their flat ids, ascending, row-major over the block grid.
       dy: `[rows, out]`.
       n_in: inputs of the layer.
+      axis: the axis that the layer contracts; dy is turned already.
       interpret: whether the kernel is interpreted.
     """
     k, height, width = values.shape
@@ -65,7 +67,7 @@ def compact_gradient(
         dtype=str(dy.dtype),
         block=(height, width),
         kernel_shape=(n_in, n_out),
-        axis=-1,
+        axis=axis,
         density=values.size / (n_rows * n_in),
         n_rows=n_rows,
     )

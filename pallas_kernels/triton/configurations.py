@@ -67,9 +67,14 @@ def product_tiles(layer: SparseLayer) -> Tiles:
 
 
 def gradient_tiles(layer: SparseLayer) -> GradientTiles:
-    """How `kernel_gradient` is cut where nothing was measured."""
-    warps = 8 if math.prod(layer.block) > 64 * 64 else 4
-    return GradientTiles(64, warps, stages=3, programs=512)
+    """How `kernel_gradient` is cut where nothing was measured.
+
+    In float32, 64 rows of blocks of 128x128 would take more shared memory than the 99 KB that GPUs
+    of compute capability 8.6 and 8.9 have.
+    """
+    is_large = math.prod(layer.block) > 64 * 64
+    is_largest = math.prod(layer.block) == 128 * 128 and layer.dtype == "float32"
+    return GradientTiles(32 if is_largest else 64, 8 if is_large else 4, stages=3, programs=512)
 
 
 def compact_tiles() -> CompactTiles:

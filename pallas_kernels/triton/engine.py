@@ -91,7 +91,7 @@ class Triton(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
-        if not x.size:
+        if not x.size or not kept.size:
             return _REFERENCE.product(x, kernel, bias, kept, layer)
         return products.multiply(
             x, kernel, bias, kept, layer, transposed=False, interpret=self.interpret
@@ -105,7 +105,7 @@ class Triton(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""
-        if not dy.size:
+        if not dy.size or not kept.size:
             return _REFERENCE.input_gradient(dy, kernel, kept, layer)
         return products.multiply(
             dy, kernel, None, kept, layer, transposed=True, interpret=self.interpret
@@ -119,7 +119,7 @@ class Triton(Engine):
         layer: SparseLayer,
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
-        if not x.size:
+        if not x.size or not kept.size:
             return _REFERENCE.kernel_gradient(x, dy, kept, layer)
         return gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
 
@@ -140,11 +140,11 @@ class Triton(Engine):
         axis: Literal[-1, -2],
     ) -> Float[Array, "in out"]:
         """`dW = X'^T dy` from the kept blocks of an activation; along the tokens dy is turned."""
-        if not dy.size or not compact.takes(values):
+        if not dy.size or not ids.size or not compact.takes(values):
             return super().compact_gradient(values, ids, dy, n_in, axis)
         dy = jnp.moveaxis(dy, axis, -1)
         return compact.compact_gradient(
-            values, ids, dy.reshape(-1, dy.shape[-1]), n_in, interpret=self.interpret
+            values, ids, dy.reshape(-1, dy.shape[-1]), n_in, axis, interpret=self.interpret
         )
 
     def pruned_input_gradient(
@@ -160,8 +160,8 @@ class Triton(Engine):
         return pruned.pruned_input_gradient(dy, kernel, kept, axis, interpret=self.interpret)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
-        """Layers along the features whose inputs and outputs fit the registers of a program."""
-        return mlp.fuses(first, second)
+        """Layers that keep blocks, whose inputs and outputs fit the registers of a program."""
+        return min(first.n_kept, second.n_kept) > 0 and mlp.fuses(first, second)
 
     def mlp(
         self,

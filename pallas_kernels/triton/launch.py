@@ -77,7 +77,7 @@ def launch(
     # Said when the kernel is lowered, which is in the caller's compilation.
     warnings.filterwarnings("ignore", message=_DEPRECATION, category=DeprecationWarning)
     most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
-    return pl.pallas_call(
+    run = pl.pallas_call(
         kernel,
         grid=grid,
         in_specs=list(in_specs),
@@ -91,7 +91,11 @@ def launch(
         compiler_params=triton.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         interpret=interpret,
         name=name,
-    )(*operands)
+    )
+    # The integers of a kernel have 32 bits, also where `jax_enable_x64` makes others longer.
+    operands = [a.astype(jnp.int32) if a.dtype.kind == "i" else a for a in operands]
+    with jax.enable_x64(False):
+        return run(*operands)
 
 
 def load(ref: Any, mask: Any = None) -> Array:

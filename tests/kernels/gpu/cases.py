@@ -186,6 +186,13 @@ MANY = [
 ]
 """Each kernel with the blocks that are meant to be used."""
 
+LARGEST = [
+    case(kernel, (128, 128), jnp.float32, axis)
+    for kernel in ("product", "transposed", "gradient")
+    for axis in (-1, -2)
+]
+"""The most bytes that the loads of a loop hold: they have to fit GPUs of 99 KB."""
+
 BFLOAT16 = jnp.bfloat16
 FEW_OF_MOSAIC = [
     case(kernel, (32, 16), dtype, -1, engine="mosaic")

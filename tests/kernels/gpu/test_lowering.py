@@ -1,5 +1,7 @@
 """Every GPU kernel is accepted by the compiler's front, which a JAX without a GPU has too."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,20 +10,56 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from machine_code import mosaic_target
 
 from pallas_kernels import Mosaic, SparseLayer
+from pallas_kernels.mosaic import launch
 
 
-@pytest.mark.parametrize("case", FEW + FEW_OF_MOSAIC + FEW_OF_AMPERE, ids=str)
-def test_a_product_lowers_to_one_kernel_for_a_gpu(case: Case, monkeypatch):
+def lowered(case: Case, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The program of a case for the GPU that its kernel is for."""
     device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
     if case.engine == "mosaic-ampere":
         device = AbstractDevice(device_kind="NVIDIA A30", num_cores=56, platform="gpu")
         monkeypatch.setattr(mosaic_target(), "_infer_arch", lambda: (8, 0))
     with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
         traced = jax.jit(case.call).trace(*case.operands)
-        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("case", FEW + FEW_OF_MOSAIC + FEW_OF_AMPERE, ids=str)
+def test_a_product_lowers_to_one_kernel_for_a_gpu(case: Case, monkeypatch):
+    text = lowered(case, monkeypatch)
     call = "@__gpu$xla.gpu.triton" if case.engine == "triton" else "@mosaic_gpu_v2"
     assert text.count(call) == 1
     assert case.kernel in text
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in FEW + FEW_OF_MOSAIC + FEW_OF_AMPERE if c.dtype == jnp.bfloat16 and c.axis == -1],
+    ids=str,
+)
+def test_it_does_where_numbers_of_python_have_64_bits(case: Case, monkeypatch):
+    with jax.enable_x64(True):
+        assert case.kernel in lowered(case, monkeypatch)
+
+
+@pytest.mark.parametrize("engine", [Mosaic(), Mosaic(capability="8.0")], ids=["hopper", "ampere"])
+def test_rows_are_not_limited_by_the_axes_of_a_grid(engine, monkeypatch):
+    """Of the axes `y` and `z` a GPU has 65535 programs at most, of `x` 2^31 - 1."""
+    grids = []
+
+    def launched(*_: Any, grid: tuple[int, ...], out: Any, **__: Any) -> Any:
+        grids.append(grid)
+        return jnp.zeros(out.shape, out.dtype)
+
+    monkeypatch.setattr(launch, "launch", launched)
+    n_rows = 65536 * 128
+    layer = SparseLayer((64, 64), (32, 32), 2, -1, "bfloat16")
+    x, kernel = (jax.ShapeDtypeStruct(s, "bfloat16") for s in ((n_rows, 64), (64, 64)))
+    kept = jax.ShapeDtypeStruct((2,), jnp.int32)
+    y = jax.eval_shape(lambda *a: engine.product(a[0], a[1], None, a[2], layer), x, kernel, kept)
+    assert y.shape == (n_rows, 64)
+    ((n_programs,),) = grids
+    assert n_programs >= 65536
 
 
 RAGGED = [

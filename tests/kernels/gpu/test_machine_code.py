@@ -4,8 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from cases import IN_TABLES, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, SAMPLED, Case
-from machine_code import ARCHITECTURES, compile_all, missing
+from cases import IN_TABLES, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, SAMPLED, Case
+from machine_code import ARCHITECTURES, SMALL, compile_all, missing
 
 pytestmark = pytest.mark.aot
 
@@ -32,6 +32,14 @@ def test_a_kernel_uses_tensor_cores_and_spills_nothing(found, case: Case, archit
         assert report["wgmma"] > 0, report
     else:
         assert report["wgmma"] + report["mma"] > 0, report
+
+
+@pytest.mark.parametrize("case", LARGEST, ids=str)
+def test_the_largest_blocks_fit_the_gpus_with_the_least_shared_memory(found, case: Case):
+    """They do not compile if they do not."""
+    report = found[f"{case} {SMALL}"]
+    assert report["spills"] == 0, report
+    assert report["mma"] > 0, report
 
 
 @pytest.mark.parametrize("case", MANY_OF_MOSAIC, ids=str)

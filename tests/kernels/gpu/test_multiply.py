@@ -14,7 +14,10 @@ import pytest
 
 from pallas_kernels import ENGINES, JaxTriton, SparseLayer
 from pallas_kernels.jax_triton import engine
-from pallas_kernels.jax_triton.products import plan
+from pallas_kernels.jax_triton.products import PRECISIONS, plan
+from pallas_kernels.triton.configurations import product_tiles
+from pallas_kernels.triton.launch import Tiles
+from pallas_kernels.tuning import Problem, forced
 from sparsemlp.engines import choose_engine
 
 LAYER = SparseLayer((384, 1536), (32, 32), 115, -1, "float32")
@@ -63,9 +66,11 @@ def test_strides_and_grid_cover_x_and_y(axis, transposed):
     layer = SparseLayer((64, 96), (16, 32), 3, axis, "float32")
     n_x, n_y = (96, 64) if transposed else (64, 96)
     shape = (3, 25, n_x) if axis == -1 else (3, n_x, 25)
-    constants, (n_lines, n_tiles, n_samples) = plan(shape, layer, transposed=transposed)
-    assert n_lines * constants["width"] == n_y
-    assert n_tiles * constants["size"] >= constants["n_rows"]
+    constants, n_programs = plan(shape, layer, product_tiles(layer), transposed=transposed)
+    n_samples = 1 if axis == -1 else 3
+    assert n_programs == constants["n_lines"] * constants["n_tiles"] * n_samples
+    assert constants["n_lines"] * constants["width"] == n_y
+    assert constants["n_tiles"] * constants["size"] >= constants["n_rows"]
     for operand, features in (("x", n_x), ("y", n_y)):
         steps = [constants[f"{operand}_{along}"] for along in ("sample", "row", "feature")]
         places = {
@@ -116,43 +121,110 @@ def test_both_products_lower_to_one_call_each(axis, installed):
     assert len(re.findall("triton_kernel_call", text)) == 2
 
 
-@pytest.mark.aot
-@pytest.mark.parametrize("architecture", [80, 90])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@AXES
-@TRANSPOSED
-def test_machine_code_uses_tensor_cores_and_spills_nothing(
-    axis, transposed, dtype, architecture, installed, tmp_path, monkeypatch
-):
-    # As jax-triton asks for; Triton warns of a default that will change.
+def test_a_configuration_that_is_asked_for_is_the_one_that_is_taken(installed, monkeypatch):
+    """Else all candidates of `tune.py` would be one kernel."""
+    import jax_triton
+
+    taken = []
+
+    def call(*operands: Any, out_type: Any, **options: Any) -> Any:
+        taken.append((options["size"], options["num_warps"], options["num_stages"]))
+        return jnp.zeros(out_type.shape, out_type.dtype)
+
+    monkeypatch.setattr(jax_triton, "triton_call", call)
+    x, kernel = jnp.zeros((2000, 384)), jnp.zeros((384, 1536))
+    with forced(Tiles(256, 8, 4)):
+        JaxTriton().product(x, kernel, None, jnp.arange(115), LAYER)
+    JaxTriton().product(x, kernel, None, jnp.arange(115), LAYER)
+    assert taken == [(256, 8, 4), (128, 4, 3)]
+
+
+def test_only_its_own_kernels_have_configurations_of_its_own():
+    def found(kernel: str) -> int:
+        problem = Problem("jax-triton", 1, kernel, "float32", (32, 32), (384, 1536), -1, 0.2, 4096)
+        return len(JaxTriton().configurations(problem))
+
+    assert found("product") > 1
+    assert found("kernel_gradient") == found("compact_gradient") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [(None, "tf32"), ("highest", "ieee"), ("F32_F32_F32", "ieee"), ("TF32_TF32_F32_X3", "tf32x3")],
+)
+def test_float32_is_multiplied_as_jax_is_asked_to(name, way):
+    assert PRECISIONS[name] == way
+
+
+def test_a_way_to_multiply_that_triton_has_not_is_refused():
+    with jax.default_matmul_precision("BF16_BF16_F32_X3"):
+        reason = JaxTriton().reason_against(LAYER, "gpu")
+    assert reason is not None
+    assert "jax_default_matmul_precision='BF16_BF16_F32_X3': choose one of 'default'," in reason
+
+
+@pytest.fixture
+def cached_here(installed, tmp_path, monkeypatch) -> None:
+    """Triton compiles anew, as jax-triton asks it to; it warns of a default that will change."""
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def compiled(
+    shape: tuple[int, ...], layer: SparseLayer, transposed: bool, architecture: int
+) -> Any:
+    """The kernel as Triton compiles it for x of a shape and a compute capability, as 80."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
     from pallas_kernels.jax_triton.multiply import multiply
-    from pallas_kernels.triton.products import tiles_of
 
-    layer = SparseLayer((384, 1536), (32, 32), 115, axis, dtype)
-    n_x = layer.kernel_shape[1 if transposed else 0]
-    shape = (32, 256, n_x) if axis == -1 else (32, n_x, 256)
-    constants, _ = plan(shape, layer, transposed=transposed)
-    constants |= {"has_bias": not transposed, "precision": "tf32"}
-    pointer = "*fp32" if dtype == "float32" else "*bf16"
+    tiles = product_tiles(layer)
+    constants, _ = plan(shape, layer, tiles, transposed=transposed)
+    values = constants | {"has_bias": not transposed, "precision": "tf32"}
+    pointer = "*fp32" if layer.dtype == "float32" else "*bf16"
     arrays = dict.fromkeys(("start", "across", "order"), "*i32")
     arrays |= dict.fromkeys(("x", "kernel", "bias", "y"), pointer)
     names = multiply.arg_names
     source = ASTSource(
         fn=multiply,
         signature={name: arrays.get(name, "constexpr") for name in names},
-        constexprs={(names.index(name),): value for name, value in constants.items()},
+        constexprs={(names.index(name),): value for name, value in values.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in arrays},
     )
-    tiles = tiles_of(layer, constants["n_rows"])
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    done = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    return triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+
+
+@pytest.mark.aot
+@AXES
+def test_arrays_of_more_entries_than_32_bits_count_are_addressed(axis, cached_here):
+    layer = SparseLayer((1536, 384), (32, 32), 115, axis, "bfloat16")
+    shape = (1_500_000, 1536) if axis == -1 else (10_000, 1536, 200)
+    code = compiled(shape, layer, transposed=False, architecture=90).asm["ttir"]
+    # Where rows begin along the features, and samples along the tokens; nothing else is so far.
+    along = r"tensor<128x1x(i\d+)>" if axis == -1 else r"(i\d+)"
+    offsets = re.findall(
+        rf"%(?:x_rows|to)_\d+ = arith\.muli %(?:exists|sample)\S*, \S+ : {along}", code
+    )
+    assert offsets == ["i64", "i64"], code
+
+
+@pytest.mark.aot
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@AXES
+@TRANSPOSED
+def test_machine_code_uses_tensor_cores_and_spills_nothing(
+    axis, transposed, dtype, architecture, cached_here, tmp_path
+):
+    layer = SparseLayer((384, 1536), (32, 32), 115, axis, dtype)
+    n_x = layer.kernel_shape[1 if transposed else 0]
+    shape = (32, 256, n_x) if axis == -1 else (32, n_x, 256)
+    done = compiled(shape, layer, transposed=transposed, architecture=architecture)
+    from triton.backends.nvidia.compiler import get_ptxas
+
     program = done.asm["ptx"]
     (tmp_path / "kernel.ptx").write_text(program)
     (target,) = re.findall(r"\.target (sm_\w+)", program)

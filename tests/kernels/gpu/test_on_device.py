@@ -4,9 +4,9 @@ The cases of the conformance test, and products with many tiles at the precision
 Run this before anything is timed on a device.
 """
 
+import conformance
 import jax
 import pytest
-import test_conformance as conformance
 from gpu_check import check_engines
 from gpu_points import Point
 from kernel_problems import PRODUCTS, gpu_engines, work_of
@@ -43,9 +43,7 @@ def test_an_engine_computes_on_the_device_what_the_reference_computes(engine, ca
 @conformance.DTYPES
 @pytest.mark.parametrize("pattern", conformance.PATTERNS)
 def test_empty_and_full_rows_and_columns_on_the_device(engine, axis, dtype, pattern):
-    conformance.test_a_mask_may_leave_rows_and_columns_of_blocks_empty_or_full(
-        engine, axis, dtype, pattern
-    )
+    conformance.check_pattern(engine, axis, dtype, pattern)
 
 
 @EVERY_ENGINE
