@@ -31,7 +31,7 @@ from typing import Any
 import tyro
 from csv_tables import write_csv
 from measured_costs import measured_tables
-from model_shapes import check_blocks, masked_kinds, model_shapes
+from model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside_config
 from rich.console import Console
 from rich.table import Table
 from scaling_costs import Scaling, write_scaling
@@ -71,12 +71,12 @@ class Costs:
     """Preset: resmlp_cifar10, resmlp_imagenet, resmlp_s12, resmlp_s24, resmlp_s36, resmlp_b24."""
     config: str | None = None
     """Model string: its depth and its masks, in the place of the grid."""
-    blocks: tuple[str, ...] = THESIS_BLOCKS
-    """Blocks of the grid, ROWSxCOLS."""
-    ratios: tuple[float, ...] = THESIS_RATIOS
-    """Ratios of the grid."""
-    mask_layers: str = "XPatch,XChannel"
-    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2)."""
+    blocks: tuple[str, ...] | None = None
+    """Blocks of the grid, ROWSxCOLS (default: the 19 of the thesis)."""
+    ratios: tuple[float, ...] | None = None
+    """Ratios of the grid (default: 0.1 to 0.9)."""
+    mask_layers: str | None = None
+    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2); default: the first two."""
     image_size: int | None = None
     """Height and width of an image, in pixels (default: the preset's)."""
     images: int | None = None
@@ -103,6 +103,8 @@ def count_costs(options: Costs) -> None:
         ) from error
     if options.measured and options.config is not None:
         raise InputError("--measured measures the grid: leave out --config")
+    if options.config is not None:
+        refuse_beside_config(options, "blocks", "ratios", "mask_layers")
     depth, plan = (None, None) if options.config is None else parse_model(options.config)
     shapes = model_shapes(options.model, depth, options.image_size)
     run = _run(options)
@@ -134,43 +136,45 @@ def _run(options: Costs) -> Run:
     return run
 
 
-def _default(value: int | None, default: int) -> int:
+def _default[T](value: T | None, default: T) -> T:
     return default if value is None else value
 
 
 def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
-    kinds = masked_kinds(options.mask_layers)
-    blocks = [parse_block(text) for text in options.blocks]
-    for ratio in options.ratios:
+    mask_layers = _default(options.mask_layers, "XPatch,XChannel")
+    kinds = masked_kinds(mask_layers)
+    blocks = [parse_block(text) for text in _default(options.blocks, THESIS_BLOCKS)]
+    ratios = _default(options.ratios, THESIS_RATIOS)
+    for ratio in ratios:
         check_ratio(ratio)
-    if not blocks or not options.ratios:
+    if not blocks or not ratios:
         raise InputError("--blocks and --ratios must name at least one each")
     check_blocks(blocks, kinds, shapes)
-    shown = Table(title=f"{options.model}: of the dense model's, at ratio {options.ratios[-1]:g}")
+    shown = Table(title=f"{options.model}: of the dense model's, at ratio {ratios[-1]:g}")
     for heading in ("", "unit", "dense", *(format_block(b) for b in (blocks[0], blocks[-1]))):
         shown.add_column(heading, justify="right" if heading else "left")
     for name, (count, unit) in QUANTITIES.items():
         dense = count(shapes, {}, run)
         rows = [
-            [count(shapes, dict.fromkeys(kinds, (block, r)), run) for r in options.ratios]
+            [count(shapes, dict.fromkeys(kinds, (block, r)), run) for r in ratios]
             for block in blocks
         ]
-        _write_table(options, name, blocks, rows)
+        _write_table(options.out / f"{name}.csv", blocks, ratios, rows)
         shares = (f"{rows[index][-1] / dense:.1%}" for index in (0, -1))
         shown.add_row(name, unit, f"{dense:.6g}", *shares)
     if options.measured:
-        measured = measured_tables(shapes, run, blocks, options.ratios, options.mask_layers, print)
+        measured = measured_tables(shapes, run, blocks, ratios, mask_layers, print)
         for name, rows in measured.items():
-            _write_table(options, name, blocks, rows)
+            _write_table(options.out / f"{name}.csv", blocks, ratios, rows)
     Console().print(shown)
 
 
 def _write_table(
-    options: Costs, name: str, blocks: Iterable[Block], rows: Iterable[Iterable[float]]
+    path: Path, blocks: Iterable[Block], ratios: Iterable[float], rows: Iterable[Iterable[float]]
 ) -> None:
     write_csv(
-        options.out / f"{name}.csv",
-        ["Block_Size", *(f"{ratio:g}" for ratio in options.ratios)],
+        path,
+        ["Block_Size", *(f"{ratio:g}" for ratio in ratios)],
         [[format_block(block), *row] for block, row in zip(blocks, rows, strict=True)],
     )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import sparsemlp
 from sparsemlp import InputError
@@ -60,6 +61,16 @@ def masked_kinds(text: str) -> list[str]:
             raise InputError(f"--mask-layers names {word.strip()!r}: choose from {known}")
         kinds += found
     return kinds
+
+
+def refuse_beside_config(options: Any, *names: str) -> None:
+    """Raises InputError if one of these options is given beside a model string."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"--config and --{name.replace('_', '-')} exclude each other: the model string "
+                "names its own masks"
+            )
 
 
 def check_blocks(blocks: Iterable[Block], kinds: Iterable[str], shapes: Shapes) -> None:

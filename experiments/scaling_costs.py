@@ -4,7 +4,7 @@ import math
 
 from csv_tables import write_csv
 from rich.console import Console
-from scaling_options import Scaling, cluster_of, model_of
+from scaling_options import Scaling, cluster_of, masks_in_words, model_of
 
 from sparsemlp import InputError
 from sparsemlp.figures import save
@@ -156,7 +156,7 @@ def _row(title: str, point: ScalingPoint) -> list[object]:
 
 def _title(options: Scaling) -> str:
     given = options.peak_flops is not None or options.memory_bandwidth is not None
-    masks = options.config or f"{options.block} at {options.ratio:g}"
+    masks = masks_in_words(options)
     device = "a device by numbers" if given else options.device.upper()
     return f"{options.model}, {masks}, {device}, {options.dtype} (theoretical)"
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from model_shapes import check_blocks, masked_kinds, model_shapes
+from model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside_config
 
 from sparsemlp import InputError, parse_block, parse_model
 from sparsemlp.blocks import check_ratio
@@ -30,12 +30,12 @@ class Scaling:
     config: str | None = None
     """Model string: its depth and its masks, in the place of block, ratio and mask_layers; the
     backward passes are compared whatever it says."""
-    block: str = "32x32"
-    """Block of the masks, ROWSxCOLS."""
-    ratio: float = 0.8
-    """Fraction of blocks to drop."""
-    mask_layers: str = "XPatch,XChannel"
-    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2)."""
+    block: str | None = None
+    """Block of the masks, ROWSxCOLS (default: 32x32)."""
+    ratio: float | None = None
+    """Fraction of blocks to drop (default: 0.8)."""
+    mask_layers: str | None = None
+    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2); default: the first two."""
     image_size: int | None = None
     """Height and width of an image, in pixels (default: the preset's)."""
     devices: tuple[int, ...] = tuple(2**n for n in range(11))
@@ -90,10 +90,13 @@ def model_of(options: Scaling) -> tuple[Shapes, Masking]:
     """
     if options.config is None:
         shapes = model_shapes(options.model, None, options.image_size)
-        check_ratio(options.ratio)
-        block, kinds = parse_block(options.block), masked_kinds(options.mask_layers)
-        masking: Masking = dict.fromkeys(kinds, (block, options.ratio))
+        text, ratio = _block_and_ratio(options)
+        check_ratio(ratio)
+        layers = options.mask_layers
+        kinds = masked_kinds("XPatch,XChannel" if layers is None else layers)
+        masking: Masking = dict.fromkeys(kinds, (parse_block(text), ratio))
     else:
+        refuse_beside_config(options, "block", "ratio", "mask_layers")
         depth, plan = parse_model(options.config)
         shapes = model_shapes(options.model, depth, options.image_size)
         rules = {kind: masking_for(plan, ("block_0", kind, "kernel")) for kind in KINDS}
@@ -103,6 +106,17 @@ def model_of(options: Scaling) -> tuple[Shapes, Masking]:
     for kind, (block, _) in masking.items():
         check_blocks([block], [kind], shapes)
     return shapes, masking
+
+
+def masks_in_words(options: Scaling) -> str:
+    """The masks as a title has them."""
+    block, ratio = _block_and_ratio(options)
+    return options.config or f"{block} at {ratio:g}"
+
+
+def _block_and_ratio(options: Scaling) -> tuple[str, float]:
+    block, ratio = options.block, options.ratio
+    return "32x32" if block is None else block, 0.8 if ratio is None else ratio
 
 
 def cluster_of(options: Scaling) -> Cluster:

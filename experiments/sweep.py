@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Arguments) -> int:
-    grid = read_grid(arguments.grid)
+    grid = read_grid(arguments.grid, arguments.launcher)
     folder = SweepFolder(arguments.out or Path("sweeps") / safe_name(arguments.grid.stem))
     on_cluster = (arguments.launcher or grid.launcher or "local") == "slurm"
     retry_failed = arguments.retry_failed

@@ -18,6 +18,10 @@ Masking = Mapping[str, tuple[Block, float]]
 """For some of `KINDS` the block and the ratio; the others are dense."""
 
 
+MASKED_PRODUCTS = {"masked": 3, "straight_through": 2, "dense": 1}
+"""Of Y, dX and dW how many have the kept blocks alone, with each backward pass."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Shapes:
     """The sizes of a ResMLP, as in `sparsemlp.ResMLP`.
@@ -111,12 +115,24 @@ def thesis_flops(shapes: Shapes, masking: Masking, run: Run) -> float:
     return 2 * run.epochs * (_unmasked_multiply_adds(shapes) + shapes.depth * work)
 
 
-def training_flops(shapes: Shapes, masking: Masking, run: Run) -> int:
-    """FLOPs of the products of the run: every image, Y and dX and dW, of kept blocks.
+def training_flops(shapes: Shapes, masking: Masking, run: Run, backward: str = "masked") -> int:
+    """FLOPs of the products of the run: every image, Y and dX and dW.
 
-    The backward pass is the masked one. The embedding needs no dX. Elementwise work is left out.
+    Args:
+      shapes: the sizes of the model.
+      masking: the masked layer kinds; empty is the dense model.
+      run: its length.
+      backward: what the backward pass does with the masks, as in `sparse_linear`.
+
+    Returns:
+      The work of the kept blocks where a product has them alone, else of whole kernels. The
+      embedding needs no dX. Elementwise work is left out.
     """
-    work = 3 * sum(kept_weights(shapes, kind, masking) * shapes.positions(kind) for kind in KINDS)
+    work, n_masked = 0, MASKED_PRODUCTS[backward]
+    for kind in KINDS:
+        weights = n_masked * kept_weights(shapes, kind, masking)
+        weights += (3 - n_masked) * math.prod(shapes.kernel(kind))
+        work += weights * shapes.positions(kind)
     embedding = shapes.tokens * shapes.patch_features * shapes.dim
     head = shapes.dim * shapes.n_classes
     per_image = shapes.depth * work + 2 * embedding + 3 * head

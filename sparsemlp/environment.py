@@ -16,7 +16,10 @@ _PACKAGES = ("sparsemlp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", 
 
 
 def describe_environment() -> Record:
-    """Versions, processor, devices and commit: what a number should be read beside."""
+    """Versions, processor, devices and commit: what a number should be read beside.
+
+    Who computes on fewer than the visible devices says so in the place of `devices`.
+    """
     devices = jax.devices()
     return {
         "versions": {"python": platform.python_version()}
@@ -27,6 +30,7 @@ def describe_environment() -> Record:
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),
+        "visible_devices": len(devices),
         "processes": jax.process_count(),
         "commit": _commit(),
         "command": sys.argv,

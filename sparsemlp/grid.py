@@ -43,10 +43,14 @@ class Grid:
     slurm: SlurmOptions
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path, chosen: Launcher | None = None) -> Grid:
     """Reads a grid file; `sparsemlp.grid_file` shows its form.
 
     Nothing is downloaded or trained; a data set that is an `.npz` file is read.
+
+    Args:
+      path: the file.
+      chosen: who is to run it, in the place of what the file says.
 
     Raises:
       InputError: the file cannot be read, is no YAML, or has problems, all of which the message
@@ -61,7 +65,8 @@ def read_grid(path: Path) -> Grid:
     file = parse_grid_file(path, text, problems)
     launcher, prefix = _meta(file.meta, problems)
     slurm = parse_sbatch(file.sbatch, problems)
-    check_points(file.points, file.stated, problems)
+    is_remote = (chosen or launcher) == "slurm"
+    check_points(file.points, file.stated, problems, is_remote=is_remote)
     problems.require_none()
     return Grid(path, text, _runs(file), launcher, prefix, slurm)
 

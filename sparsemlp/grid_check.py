@@ -55,19 +55,47 @@ def values_of(point: Point, stated: Mapping[str, Choice]) -> dict[str, Any]:
     return values
 
 
-def check_points(points: list[Point], stated: Mapping[str, Choice], problems: Problems) -> None:
-    """Adds a problem for each reason why a point cannot be trained, and for runs given twice."""
+def check_points(
+    points: list[Point],
+    stated: Mapping[str, Choice],
+    problems: Problems,
+    *,
+    is_remote: bool = False,
+) -> None:
+    """Adds a problem for each reason why a point cannot be trained, and for runs given twice.
+
+    Args:
+      points: the runs.
+      stated: what the file says of its data set.
+      problems: where they are added.
+      is_remote: whether other machines train them, whose devices are not known here.
+    """
     blamed: dict[str, Choice] = {}
     told: set[str] = set()
     first: dict[Any, Point] = {}
     for point in points:
         values = values_of(point, stated)
         _check_stated(values, stated, problems)
+        n_devices = values.pop("devices", None) if is_remote else None
         if _blame(point, values, blamed, problems):
             continue
+        if n_devices is not None:
+            batch_size = _fit(config_of(values)).batch_size
+            _check_devices(point, n_devices, batch_size, problems)
         earlier = first.setdefault(_training(values), point)
         if earlier is not point:
             _tell_twice(point, earlier, told, problems)
+
+
+def _check_devices(point: Point, n_devices: int, batch_size: int, problems: Problems) -> None:
+    """Adds a problem if so many devices, wherever they are, cannot share a batch out."""
+    if n_devices < 1 or batch_size % n_devices:
+        choice = point.choices["devices"]
+        problems.add(
+            choice.place[0],
+            f"{choice.key}: {batch_size} images of a batch cannot be shared out among "
+            f"{n_devices} devices: choose a number that divides it",
+        )
 
 
 def _blame(

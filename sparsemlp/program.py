@@ -17,17 +17,10 @@ from sparsemlp.convolution import check_window_engine
 from sparsemlp.data import ImageDataset, LabelledImages
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
+from sparsemlp.learning_rates import by_epoch, by_step, learning_rate, triangular_rate
 from sparsemlp.mask_options import dynamics
 from sparsemlp.mask_trees import mask_shapes
-from sparsemlp.optimizer import (
-    adam_with_l2,
-    adamw,
-    by_epoch,
-    by_step,
-    learning_rate,
-    sgd_with_l2,
-    triangular_rate,
-)
+from sparsemlp.optimizer import adam_with_l2, adamw, sgd_with_l2
 from sparsemlp.parallel import data_mesh
 from sparsemlp.plan import Plan, all_rules, block_counts, masked_kernels, named_for_masking
 from sparsemlp.recipes import recipe

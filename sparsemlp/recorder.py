@@ -132,7 +132,12 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             earlier = [*before.pop("earlier", []), before]
         text = to_json(self.settings).encode()
         write_whole(self.folder.config, lambda file: file.write(text))
-        data: Record = {"dataset": self.dataset.source, "notice": self.dataset.notice}
+        mesh = self.program.mesh
+        data: Record = {
+            "devices": 1 if mesh is None else mesh.size,
+            "dataset": self.dataset.source,
+            "notice": self.dataset.notice,
+        }
         environment = describe_environment() | data | dict(more or {}) | {"earlier": earlier}
         write_json(self.folder.environment, environment)
 
@@ -238,10 +243,12 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
 
         Where the ratio goes up and down, any masked one.
         """
+        if self.density == 1 or self.schedule.start >= self.settings.epochs:
+            return True
         if self.schedule.kind == "adaptive":
-            return self.density == 1 or epoch >= min(self.schedule.start, self.settings.epochs)
+            return epoch >= self.schedule.start
         levels = [self.schedule.phase(e, ()).level for e in range(self.settings.epochs)]
-        return self.density == 1 or levels[epoch] == max(levels)
+        return levels[epoch] == max(levels)
 
     def _write_activity(self, state: TrainState, step: int) -> None:
         grids = mask_shapes(self.shapes.params, self.program.model.plan)

@@ -20,8 +20,7 @@ from sparsemlp.environment_table import environments
 from sparsemlp.files import Record, write_whole
 from sparsemlp.published import SOURCE
 from sparsemlp.runs_table import COLUMNS, Row, plain, rows, show, write_csv, write_json
-from sparsemlp.seeds import by_seed, percent
-from sparsemlp.settings import Settings
+from sparsemlp.seeds import Seeds, by_seed, percent
 from sparsemlp.study import Study
 
 CSV_NAME, JSON_NAME = "runs.csv", "runs.json"
@@ -182,18 +181,18 @@ def _cards(study: Study) -> Iterable[dict[str, str]]:
     groups = by_seed(study.finished)
     dense = [group for group in groups if group.first.is_dense]
     for group in dense[:1]:
-        yield {"number": percent(*group.top1()), "words": f"dense model{_seeds(len(group.runs))}"}
+        yield {"number": percent(*group.top1()), "words": f"dense model{_seeds(group)}"}
     masked = [group for group in groups if group.first.masking is not None]
     by_accuracy = sorted(masked, key=lambda group: -group.top1()[0])
     strong = [g for g in by_accuracy if g.first.masking and g.first.masking.ratio >= 0.8]
     for group in dict.fromkeys([*by_accuracy[:1], *strong[:1]]):
         why = "best masked" if group is by_accuracy[0] else "best with 80% dropped or more"
-        words = f"{why}: {study.label(group.first)}{_seeds(len(group.runs))}"
+        words = f"{why}: {study.label(group.first)}{_seeds(group)}"
         yield {"number": percent(*group.top1()), "words": words}
 
 
-def _seeds(n_seeds: int) -> str:
-    return f", {n_seeds} seeds" if n_seeds > 1 else ""
+def _seeds(group: Seeds) -> str:
+    return f", {group.count}" if group.count else ""
 
 
 def _completeness(study: Study) -> str:
@@ -226,8 +225,8 @@ def _differing(study: Study) -> dict[str, str]:
 
 
 def _shared(study: Study) -> dict[str, str]:
-    settings: Settings | None = next((r.settings for r in study.runs if r.settings), None)
-    if settings is None:
+    every = [run.settings for run in study.runs if run.settings is not None]
+    if not every:
         return {}
-    values = {name: value for name, value in vars(settings).items() if name not in study.differing}
-    return {name: str(value) for name, value in values.items() if value is not None}
+    texts = {name: {str(getattr(each, name)) for each in every} for name in vars(every[0])}
+    return {name: text for name, (text, *more) in texts.items() if not more and text != "None"}

@@ -7,7 +7,8 @@ count as the first masked one.
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from sparsemlp.costs import KINDS, Masking, Shapes
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import mask_schedule
 from sparsemlp.plan import Plan, masked_kernels, masking_for
-from sparsemlp.schedule import LEVELS, plan_at
+from sparsemlp.schedule import plan_at
 from sparsemlp.settings import Settings, model_and_plan
 from sparsemlp.study_run import StudyRun
 
@@ -36,7 +37,7 @@ class RunCosts:
       thesis_movement_gb: GB (2^30 bytes) moved by the forward passes, as the thesis counts them.
       movement_gb: the same with the activations of all tokens, not of one.
       thesis_flops: FLOPs as the thesis counts them, one image an epoch, forward.
-      training_flops: FLOPs of all images, forward and backward, of kept blocks.
+      training_flops: FLOPs of all images, forward and backward, as the backward pass has them.
     """
 
     loaded_elements: int
@@ -76,8 +77,9 @@ def _masking(plan: Plan, block: str) -> Masking:
 def levels_of(run: StudyRun) -> Mapping[int, int] | None:
     """How many epochs a run masks at each level of its ratio schedule, from 1 to `LEVELS`.
 
-    Dense epochs before the masks count as the first masked one. None: not known, because an
-    adaptive schedule has not seen all its validation losses yet.
+    Dense epochs before the masks count as the first masked one; a run that ends before it begins to
+    mask is at level 0, dense. None: not known, because an adaptive schedule has not seen all its
+    validation losses yet.
     """
     settings = run.settings
     if settings is None:
@@ -88,7 +90,7 @@ def levels_of(run: StudyRun) -> Mapping[int, int] | None:
         return None
     first = min(schedule.start, n_epochs - 1)
     levels = [schedule.phase(max(epoch, first), losses).level for epoch in range(n_epochs)]
-    return collections.Counter(level or LEVELS for level in levels)
+    return collections.Counter(levels)
 
 
 def _plans(settings: Settings, shapes: Shapes, run: StudyRun) -> tuple[Plan, list[str]] | None:
@@ -137,7 +139,7 @@ def run_costs(run: StudyRun, masking: Masking | None = None) -> RunCosts | None:
             return None
         plan, blocks = shared
         maskings = [
-            ([_masking(plan_at(plan, level), block) for block in blocks], n_epochs)
+            ([_masking(plan_at(plan, level) if level else {}, block) for block in blocks], n_epochs)
             for level, n_epochs in levels.items()
         ]
 
@@ -155,11 +157,11 @@ def run_costs(run: StudyRun, masking: Masking | None = None) -> RunCosts | None:
         total(costs.thesis_movement_bytes) / 2**30,
         total(costs.movement_bytes) / 2**30,
         total(costs.thesis_flops),
-        total(costs.training_flops),
+        total(functools.partial(costs.training_flops, backward=settings.backward)),
     )
 
 
-def dropped_share(shapes: Shapes, kinds: list[str], block: Block, ratio: float) -> float:
+def dropped_share(shapes: Shapes, kinds: Sequence[str], block: Block, ratio: float) -> float:
     """The share of the weights of the masked layer kinds that a block and a ratio drop."""
     one_step = costs.Run(1, 1, 1)
     empty = costs.loaded_elements(shapes, {}, one_step)

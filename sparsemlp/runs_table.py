@@ -97,7 +97,7 @@ COLUMNS = (
     Column(
         "training_flops",
         "PFLOPs",
-        "theoretical: FLOPs of the kept blocks, all images, forward and backward",
+        "theoretical: FLOPs of all images, forward and backward, with the blocks that each keeps",
         lambda v: f"{v / 1e15:.3f}",
     ),
     Column("dataset", "data set", "as the run says it", shown=False),

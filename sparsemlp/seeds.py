@@ -15,18 +15,28 @@ _OF_A_MASK = frozenset({"block", "backward", "mask_layers", "mask_start_epoch", 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seeds:
-    """Runs of the same settings and data set, one a seed.
+    """Runs of the same settings and data set, one a seed, that came equally far.
 
     Attributes:
       runs: at least one.
+      n_behind: how many seeds more have fewer epochs on record, which no mean counts.
     """
 
     runs: tuple[StudyRun, ...]
+    n_behind: int = 0
 
     @property
     def first(self) -> StudyRun:
         """The run that stands for all in what they share."""
         return self.runs[0]
+
+    @property
+    def count(self) -> str:
+        """How many seeds there are, as `3 seeds` or `2 of 3 seeds`; empty of one alone."""
+        n_all = len(self.runs) + self.n_behind
+        if n_all == 1:
+            return ""
+        return f"{len(self.runs)} of {n_all} seeds" if self.n_behind else f"{n_all} seeds"
 
     def statistics(self, value: Callable[[StudyRun], float]) -> tuple[float, float]:
         """Mean and sample standard deviation of a value over the seeds.
@@ -50,7 +60,11 @@ def statistics(values: list[float]) -> tuple[float, float]:
 
 
 def by_seed(runs: Iterable[StudyRun]) -> list[Seeds]:
-    """Groups runs of equal settings and data set, in the order of their first ones."""
+    """Groups runs of equal settings and data set, in the order of their first ones.
+
+    Of a seed that was run more than once the run that came furthest counts, the first of several;
+    and of the seeds of a group those that came furthest.
+    """
     groups: dict[tuple[str, ...], list[StudyRun]] = {}
     for run in runs:
         if run.settings is None:
@@ -60,7 +74,19 @@ def by_seed(runs: Iterable[StudyRun]) -> list[Seeds]:
         compared = [field.name for field in fields if field.name not in ignored]
         values = (repr(getattr(run.settings, name)) for name in compared)
         groups.setdefault((*values, run.dataset), []).append(run)
-    return [Seeds(tuple(group)) for group in groups.values()]
+    return [_of(group) for group in groups.values()]
+
+
+def _of(runs: list[StudyRun]) -> Seeds:
+    one_each: dict[int, StudyRun] = {}
+    for run in runs:
+        assert run.settings is not None
+        known = one_each.setdefault(run.settings.seed, run)
+        if len(run.records) > len(known.records):
+            one_each[run.settings.seed] = run
+    furthest = max(len(run.records) for run in one_each.values())
+    there = tuple(run for run in one_each.values() if len(run.records) == furthest)
+    return Seeds(there, len(one_each) - len(there))
 
 
 def percent(mean: float, spread: float) -> str:

@@ -125,7 +125,11 @@ def tell_scripts(
 
 def _together(grid: Grid, population: str) -> bool:
     """Whether a job is a population; what the jobs ask for tells what the nodes have."""
-    asks_for_gpus = any(re.search(r"gpu|gres", option) for option in grid.slurm.more)
+    asks_for_gpus = any(
+        re.fullmatch(r"gpus([-_]per[-_].*)?", option)
+        or (re.match(r"gres|tres", option) and "gpu" in str(value))
+        for option, value in grid.slurm.more.items()
+    )
     return chooses_population(population, "gpu" if asks_for_gpus else "cpu")
 
 

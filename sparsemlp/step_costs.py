@@ -9,6 +9,7 @@ import math
 
 from sparsemlp.costs import (
     KINDS,
+    MASKED_PRODUCTS,
     Masking,
     Run,
     Shapes,
@@ -104,7 +105,7 @@ def _flops(
     embedding = shapes.tokens * shapes.patch_features * shapes.dim
     dense = 2 * embedding + 3 * shapes.dim * shapes.n_classes
     masked = 0
-    n_masked = {"masked": 3, "straight_through": 2, "dense": 1}[backward]
+    n_masked = MASKED_PRODUCTS[backward]
     for kind in KINDS:
         whole = shapes.depth * math.prod(shapes.kernel(kind)) * shapes.positions(kind)
         kept = shapes.depth * kept_weights(shapes, kind, masking) * shapes.positions(kind)

@@ -182,24 +182,39 @@ def _train_together(
             else:
                 ready[found.resume].append((run, found))
         for resume, those in ready.items():
-            if not those:
-                continue
-            members = [prepared.member for _, prepared in those]
-            dataset = cast(ImageDataset, those[0][1].dataset)  # No other is grouped.
-            try:
-                ended = train_population(members, dataset, reporter, interruption, resume=resume)
-            except Exception as error:
-                outcomes |= {run.name: _failed(run, folder, error) for run, _ in those}
-                continue
-            finally:
-                jax.clear_caches()
-            for (run, _), each in zip(those, ended, strict=True):
-                outcomes[run.name] = (
-                    _ended(each.summary)
-                    if each.failure is None
-                    else _failed(run, folder, NotFiniteError(each.failure))
-                )
+            if those:
+                outcomes |= _train_ready(those, folder, reporter, interruption, resume=resume)
     return outcomes
+
+
+def _train_ready(
+    those: Sequence[tuple[SweepRun, "_Prepared"]],
+    folder: SweepFolder,
+    reporter: Reporter,
+    interruption: Interruption,
+    *,
+    resume: bool,
+) -> dict[str, Outcome]:
+    """Trains runs whose folders are locked; where one cannot go on, each by itself."""
+    members = [prepared.member for _, prepared in those]
+    dataset = cast(ImageDataset, those[0][1].dataset)  # No other is grouped.
+    try:
+        ended = train_population(members, dataset, reporter, interruption, resume=resume)
+    except Exception as error:
+        if resume and len(those) > 1 and isinstance(error, InputError):
+            alone = (
+                _train_ready([each], folder, reporter, interruption, resume=True) for each in those
+            )
+            return {name: outcome for found in alone for name, outcome in found.items()}
+        return {run.name: _failed(run, folder, error) for run, _ in those}
+    finally:
+        jax.clear_caches()
+    return {
+        run.name: _ended(each.summary)
+        if each.failure is None
+        else _failed(run, folder, NotFiniteError(each.failure))
+        for (run, _), each in zip(those, ended, strict=True)
+    }
 
 
 class _Prepared(NamedTuple):

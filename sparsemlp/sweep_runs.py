@@ -67,6 +67,7 @@ def _merged(
     folder: SweepFolder,
 ) -> list[SweepRun]:
     """The runs that began before, in their order, with the new ones behind them."""
+    _require_distinct(wanted, grid)
     unmatched = {_identity(resolved(run)): run for run in before}
     kept: dict[str, SweepRun] = {}
     added: list[tuple[GridRun, Settings]] = []
@@ -85,6 +86,19 @@ def _merged(
         taken.add(name.casefold())
         runs.append(SweepRun(name, settings))
     return runs
+
+
+def _require_distinct(wanted: list[tuple[GridRun, Settings]], grid: Grid) -> None:
+    """Raises InputError where two spellings of a data set make one run of two."""
+    first: dict[tuple[object, ...], GridRun] = {}
+    for run, settings in wanted:
+        earlier = first.setdefault(_identity(settings), run)
+        if earlier is not run:
+            raise InputError(
+                f"{grid.path}: the data sets {earlier.config.dataset!r} and {run.config.dataset!r} "
+                f"are the same here ({settings.dataset}), so that runs would be trained twice: "
+                "leave one out"
+            )
 
 
 def _identity(settings: Settings) -> tuple[object, ...]:

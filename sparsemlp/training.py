@@ -7,12 +7,11 @@ from jaxtyping import Array, Bool, Int, UInt8
 
 from sparsemlp.augment import augment
 from sparsemlp.averaging import move_average
+from sparsemlp.dropped_weights import decay_dropped, reset_returned
 from sparsemlp.dynamics import (
     Memory,
-    decay_dropped,
     remember_gradients,
     remember_unmasked,
-    reset_returned,
     select_dynamic_masks,
 )
 from sparsemlp.evaluation import MasksOf

@@ -78,6 +78,15 @@ def test_the_ratio_grows_and_frozen_masks_stay(case):
 
 
 @pytest.mark.slow
+def test_a_run_that_ends_before_it_masks_has_a_best_epoch_and_names_its_device(data, tmp_path):
+    never = ADAPTIVE | {"epochs": 1, "mask_start_epoch": 1, "devices": 1}
+    assert tiny.start(data, tmp_path / "run", **never) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["best_test_top1"] == summary["test_top1"] >= 0
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["devices"] == 1 <= environment["visible_devices"]
+
+
 def test_the_adaptive_ratio_follows_the_losses_that_the_run_recorded(data, tmp_path):
     out = tmp_path / "run"
     assert tiny.start(data, out, **ADAPTIVE) == 0

@@ -152,5 +152,14 @@ def test_what_differs_and_what_is_shared_is_shown(text):
     assert "jax 0.12.0.1" in text
 
 
+def test_only_what_is_equal_is_said_to_be_shared(tmp_path):
+    for seed in (0, 1):
+        own = synthetic.settings(epochs=1, seed=seed, allow_nan=bool(seed), checkpoint_every=30.0)
+        synthetic.write_run(tmp_path / str(seed), own)
+    text = page_of(read_study(tmp_path))
+    assert "<dt><code>checkpoint_every</code></dt><dd>30.0</dd>" in text
+    assert "<dt><code>allow_nan</code></dt>" not in text
+
+
 def test_the_same_study_is_the_same_page(small, text):
     assert page_of(small, kept_blocks="no <data>") == text

@@ -12,6 +12,7 @@ from sparsemlp.costs import KINDS, Run, Shapes
 from sparsemlp.run_costs import dropped_share, levels_of, masking_of, run_costs, shapes_of
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.schedule import LEVELS
+from sparsemlp.step_costs import step_costs
 from sparsemlp.study_run import StudyRun
 
 
@@ -95,7 +96,21 @@ def test_a_ramp_costs_what_its_levels_cost():
     expected = loaded(0.1, 3, 2) + loaded(0.7, 1, 2) + loaded(0.8, 6, 2)
     assert found.loaded_elements == expected
     assert levels_of(run(**own)) == {LEVELS: 10}
-    assert levels_of(run(epochs=2, mask_start_epoch=5, block="2x2", ratio=0.8)) == {LEVELS: 2}
+    assert levels_of(run(epochs=2, mask_start_epoch=5, block="2x2", ratio=0.8)) == {0: 2}
+
+
+def test_a_run_that_ends_before_it_masks_costs_what_a_dense_one_does():
+    found = run_costs(run(block="32x32", ratio=0.8, epochs=5, mask_start_epoch=5))
+    assert found == run_costs(run(epochs=5))
+
+
+@pytest.mark.parametrize("backward", ["masked", "straight_through", "dense"])
+def test_flops_are_those_of_the_backward_pass(backward):
+    found = run_costs(run(block="32x32", ratio=0.8, backward=backward))
+    assert found is not None
+    masking = dict.fromkeys(KINDS, ((32, 32), 0.8))
+    step = step_costs(Shapes(), masking, backward, Run())
+    assert found.training_flops == step.flops * Run().steps
 
 
 def test_a_ramp_of_a_budget_scales_the_ratio_of_each_layer():

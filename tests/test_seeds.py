@@ -39,6 +39,30 @@ def test_mean_and_sample_deviation():
     assert all(math.isnan(value) for value in statistics([]))
 
 
+def with_epochs(n_epochs: int, top1: float, **changes) -> StudyRun:
+    records = tuple({"epoch": e + 1, "test_top1": top1, "dataset": "data"} for e in range(n_epochs))
+    return StudyRun("a", "unfinished", settings=synthetic.settings(**changes), records=records)
+
+
+def test_seeds_that_are_behind_are_counted_and_not_averaged():
+    (group,) = by_seed(
+        [with_epochs(1, 0.1, seed=2), with_epochs(3, 0.6, seed=0), with_epochs(3, 0.8, seed=1)]
+    )
+    assert group.top1()[0] == pytest.approx(0.7)
+    assert [run.settings.seed for run in group.runs if run.settings] == [0, 1]
+    assert (group.n_behind, group.count) == (1, "2 of 3 seeds")
+
+
+def test_a_seed_that_was_run_twice_counts_once_as_far_as_it_came():
+    repeated = [with_epochs(n_epochs, top1) for n_epochs, top1 in ((2, 0.1), (3, 0.6), (3, 0.7))]
+    runs = [*repeated, with_epochs(3, 0.8, seed=1)]
+    (group,) = by_seed(runs)
+    assert group.runs == (runs[1], runs[3])
+    assert group.count == "2 seeds"
+    (alone,) = by_seed(runs[:3])
+    assert (alone.runs, alone.count) == ((runs[1],), "")
+
+
 def test_a_spread_is_shown_where_there_is_one():
     assert percent(0.7519, math.nan) == "75.19%"
     assert percent(0.75, 0.003) == "75.00 ± 0.30%"

@@ -121,6 +121,33 @@ def test_what_is_finished_or_in_the_queue_is_not_submitted_again(tmp_path, slurm
     assert len(submitted) == 4
 
 
+@pytest.mark.parametrize(
+    ("asked", "together"),
+    [
+        ('gres: "gpu:4"', True),
+        ("gpus-per-task: 1", True),
+        ('gres: "lscratch:10"', False),
+        ("gpu-bind: none", False),
+    ],
+)
+def test_runs_are_trained_together_where_jobs_ask_for_gpus(tmp_path, asked, together):
+    script = scripts(grid(tmp_path, f"sbatch:\n  {asked}\n"), SweepFolder(tmp_path / "out"))
+    assert ("--array" in script) is not together
+
+
+def test_devices_of_nodes_are_not_those_of_this_machine(tmp_path):
+    """Only the batch that they share is known here."""
+    file = tmp_path / "grid.yaml"
+    text = "hp:\n  seed: [0, 1]\nfixed:\n  dataset: digits\n  devices: {}\n"
+    file.write_text(text.format(1000))
+    with pytest.raises(InputError, match=r"grid.yaml:5: devices: .*JAX sees"):
+        read_grid(file)
+    with pytest.raises(InputError, match=r"grid.yaml:5: devices: 32 images .* 1000 devices"):
+        read_grid(file, "slurm")
+    file.write_text(text.format(16))
+    assert [run.config.devices for run in read_grid(file, "slurm").runs] == [16, 16]
+
+
 def test_a_refusal_of_sbatch_is_one_line(tmp_path, slurm):
     (slurm / "refuse").touch()
     with pytest.raises(InputError, match=r"sbatch refused the jobs: .*Invalid partition"):

@@ -11,7 +11,9 @@ from rich.console import Console
 
 from sparsemlp.config import Config
 from sparsemlp.config_file import to_json
+from sparsemlp.errors import InputError
 from sparsemlp.interruption import Interruption
+from sparsemlp.population_run import Outcome as MemberOutcome
 from sparsemlp.progress import Reporter
 from sparsemlp.run import Run
 from sparsemlp.settings import resolve
@@ -94,6 +96,25 @@ def test_what_goes_wrong_with_a_population_is_recorded_for_each_member(run, fold
         outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
     assert [outcome.end for outcome in outcomes] == ["failed", "failed"]
     assert all("disk gone" in folder.failure(each.name) for each in runs)
+
+
+def test_a_member_that_cannot_go_on_leaves_the_others_alone(run, folder, monkeypatch):
+    def go_on(members: list[Any], *_: object, resume: bool, **__: object) -> list[Any]:
+        assert resume
+        if any(member.settings.ratio == 0.25 for member in members):
+            raise InputError("r0.25 lacks records")
+        return [MemberOutcome({"test_top1": 0.5, "best_test_top1": 0.5}) for _ in members]
+
+    monkeypatch.setattr("sparsemlp.sweep_job.train_population", go_on)
+    runs = members(run, (0.25, 0.5, 0.75))
+    for each in runs:
+        folder.run(each.name).path.mkdir(parents=True)
+        folder.run(each.name).config.write_text(to_json(each.config))
+    with Reporter(1, Console(quiet=True)) as reporter:
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+    assert [outcome.end for outcome in outcomes] == ["failed", "finished", "finished"]
+    assert "lacks records" in folder.failure("r0.25")
+    assert not folder.run("r0.5").failure.exists()
 
 
 def test_a_data_set_is_loaded_once(run, monkeypatch):

@@ -155,3 +155,12 @@ def test_auto_beside_a_named_set_stays_what_it_was(folder, monkeypatch):
     begun = names(begin(folder, text))
     assert len(begun) == 2
     assert names(settled(folder, text)) == begun
+
+
+def test_two_names_of_one_data_set_are_refused(folder, monkeypatch):
+    monkeypatch.setattr(
+        "sparsemlp.sweep_runs.load_dataset",
+        lambda *_: type("Digits", (), {"name": "digits"}),
+    )
+    with pytest.raises(InputError, match=r"'digits' and 'auto' are the same here .*leave one out"):
+        begin(folder, "hp:\n  dataset: [digits, auto]\n")

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from native import needs_native
 
-from pallas_kernels import ENGINES, Reference, SparseLayer
+from pallas_kernels import ENGINES, Reference
 from pallas_kernels.cpu import calls
 from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset, load_dataset
@@ -23,10 +24,7 @@ BATCH, N_COMPARED = 32, 20
 CONFIG = Config(
     dim=64, depth=2, expansion=4, block="16x16", ratio=0.7, lr=0.002, warmup_epochs=0, epochs=2
 )
-UNABLE = ENGINES["cpu"].reason_against(
-    SparseLayer((64, 64), (16, 16), 5, -1, "float32"), jax.default_backend()
-)
-pytestmark = pytest.mark.skipif(UNABLE is not None, reason=str(UNABLE))
+pytestmark = needs_native
 
 
 class Epoch(NamedTuple):

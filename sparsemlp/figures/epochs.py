@@ -76,7 +76,8 @@ def curves(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     named += [(dense, DENSE_MODEL, "dense model")] if dense is not None else []
     for group, look, name in named:
         plain = look._replace(marker="" if len(group.first.records) >= 40 else look.marker)
-        draw_seeds(top1, group, "test_top1", plain, f"{name}: {_last(group)}")
+        behind = f", {group.count}" if group.n_behind else ""
+        draw_seeds(top1, group, "test_top1", plain, f"{name}{behind}: {_last(group)}")
         draw_seeds(loss, group, "loss", plain, None)
     percent_axis(top1, "test top-1")
     loss.set_ylabel("training loss (nats)")
@@ -116,7 +117,7 @@ def _look(study: Study, group: Seeds, used: dict[str, int]) -> tuple[Look, str]:
 
 def _name(study: Study, group: Seeds) -> str:
     run = group.first
-    seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+    seeds = f", {group.count}" if group.count else ""
     if not seeds and len({other.settings.seed for other in study.trained if other.settings}) > 1:
         seeds = f", seed {run.settings.seed}" if run.settings is not None else ""
     return study.label(run) + seeds

@@ -1,6 +1,7 @@
 """What a ratio really drops and saves: masked elements and FLOPs against the target ratio."""
 
-from collections.abc import Iterator
+import collections
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -32,11 +33,10 @@ def masked_elements(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     axes.plot((0, 1), (0, 1), color="#9aa3ab", linewidth=0.8, label="target")
     for index, block in enumerate(_some_blocks(runs)):
         own = [run for run in runs if run.block == block]
-        settings = own[0].settings
-        shapes = None if settings is None else shapes_of(settings)
         color = COLORS[1 + index]
-        if settings is not None and shapes is not None:
-            kinds, size = list(masking_of(settings)), parse_block(block)
+        # A line for each size of the network and choice of layers.
+        for shapes, kinds in dict.fromkeys(map(_what_is_masked, filter(_has_shapes, own))):
+            size = parse_block(block)
             shares = [dropped_share(shapes, kinds, size, float(ratio)) for ratio in _RATIOS]
             dash = DASHES[index % len(DASHES)]
             axes.plot(_RATIOS, shares, dash, color=color, drawstyle="steps-mid", linewidth=1.2)
@@ -63,15 +63,13 @@ def masked_elements(study: Study, chosen: Chosen) -> Iterator[Drawing]:
 
 def flops(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """FLOPs against the ratio, by the thesis' model and with whole blocks counted."""
-    runs = [run for run in _masked(study) if _has_shapes(run)]
-    if not runs:
+    known = [run for run in _masked(study) if _has_shapes(run)]
+    if not known:
         raise NothingToDrawError("no masked ResMLP run on a data set that the cost models know")
-    settings = runs[0].settings
-    shapes = None if settings is None else shapes_of(settings)
-    assert settings is not None
-    assert shapes is not None
-    length = costs.Run(settings.batch_size, runs[0].steps_per_epoch or 1, settings.epochs)
-    kinds = list(masking_of(settings))
+    counts = collections.Counter((_what_is_masked(run), _length(run)) for run in known)
+    ((shapes, kinds), length), _ = counts.most_common(1)[0]
+    of_most = (shapes, kinds), length
+    runs = [run for run in known if (_what_is_masked(run), _length(run)) == of_most]
     figure = Figure(figsize=(WIDTH, 3.0))
     thesis, counted = figure.subplots(1, 2)
     dense = costs.thesis_flops(shapes, {}, length)
@@ -113,14 +111,16 @@ def flops(study: Study, chosen: Chosen) -> Iterator[Drawing]:
             label=block,
         )
     counted.set(
-        title="all images, forward and backward",
+        title="all images, masked backward",
         xlabel="ratio",
         ylabel="PFLOPs of the run",
         xlim=(0, 1),
         ylim=(0, None),
     )
     counted.legend(title="blocks", loc="lower left")
-    figure.suptitle(f"FLOPs of {settings.epochs} epochs (theoretical)")
+    others = len(known) - len(runs)
+    left_out = f"; {others} runs of other sizes, layers or lengths left out" if others else ""
+    figure.suptitle(f"FLOPs of {length.epochs} epochs (theoretical){left_out}")
     yield Drawing(
         "flops",
         figure,
@@ -129,7 +129,20 @@ def flops(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     )
 
 
-def _all(kinds: list[str], block: tuple[int, int], ratio: float) -> Masking:
+def _what_is_masked(run: StudyRun) -> tuple[costs.Shapes, tuple[str, ...]]:
+    """The sizes of the network and the kinds of its layers that are masked."""
+    assert run.settings is not None
+    shapes = shapes_of(run.settings)
+    assert shapes is not None
+    return shapes, tuple(masking_of(run.settings))
+
+
+def _length(run: StudyRun) -> costs.Run:
+    assert run.settings is not None
+    return costs.Run(run.settings.batch_size, run.steps_per_epoch or 1, run.settings.epochs)
+
+
+def _all(kinds: Iterable[str], block: tuple[int, int], ratio: float) -> Masking:
     return dict.fromkeys(kinds, (block, ratio))
 
 

@@ -31,10 +31,9 @@ def draw_seeds(axes: Axes, group: Seeds, key: str, look: Look, label: str | None
 def over_seeds(
     group: Seeds, values: Callable[[StudyRun], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Epochs that all seeds have, and mean, least and largest value of each."""
-    length = min(len(run.records) for run in group.runs)
-    found = np.array([values(run)[:length] for run in group.runs])
-    epochs = group.first.column("epoch")[:length]
+    """Epochs of the seeds, and mean, least and largest value of each."""
+    found = np.array([values(run) for run in group.runs])
+    epochs = group.first.column("epoch")
     finite = np.where(np.isfinite(found), found, np.nan)
     return epochs, finite.mean(axis=0), finite.min(axis=0), finite.max(axis=0)
 

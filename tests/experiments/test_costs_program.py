@@ -71,6 +71,10 @@ def test_other_models_have_their_own_sizes_and_runs(tmp_path):
         ({"batch_size": -1}, "batch_size is -1"),
         ({"line_bytes": 0}, "line_bytes is 0"),
         ({"config": "ResMLP5 @ XPatch = masked 0.5 (3, 3);"}, "does not divide XPatch"),
+        (
+            {"config": "ResMLP5 @ XPatch = masked 0.5 (2, 2);", "mask_layers": "Foo"},
+            "--config and --mask-layers exclude each other",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )

@@ -1,5 +1,7 @@
 """A check that passes what rounding explains and nothing else, for every kernel."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,6 +17,8 @@ from kernel_problems import (
 )
 
 from pallas_kernels import Reference, SparseLayer, Triton
+from pallas_kernels.triton import compact, gradient, products, pruned
+from pallas_kernels.tuning import Problem
 
 LAYER = layer_of((64, 128), (32, 32), 0.5, -1, "bfloat16")
 
@@ -103,3 +107,21 @@ def test_engines_for_gpus_are_found_and_made_to_be_interpreted():
     assert not {"cpu", "reference"} & set(gpu_engines())
     for engine in gpu_engines(interpret=True).values():
         assert engine.reason_against(LAYER, "cpu") is None
+
+
+@pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "mlp"])
+def test_a_kernel_looks_for_what_is_stored_of_it(kernel, axis, monkeypatch):
+    looked_for = []
+
+    def configure(problem: Problem, heuristic: Any) -> Any:
+        looked_for.append(problem.key)
+        return heuristic
+
+    for module in (compact, gradient, products, pruned):
+        monkeypatch.setattr(module, "configure", configure)
+    blocks = {"compact_gradient": (8, 8), "pruned_input_gradient": (2, 4)}
+    layer = SparseLayer((64, 128), blocks.get(kernel, (32, 32)), 4, axis, "bfloat16")
+    work, engine = work_of(kernel, layer, 128), Triton(interpret=True)
+    jax.eval_shape(work.sparse(engine), *work.operands)
+    assert looked_for == [problem_of(engine, kernel, layer, 128).key]

@@ -68,6 +68,10 @@ def test_the_summary_says_where_masks_pay_and_what_bounds_the_step():
         ({"batch_size": 100}, "a batch of 100 cannot be shared out among 8 devices"),
         ({"images_per_device": 0}, "0 images a device"),
         ({"line_bytes": 0}, "--line-bytes=0"),
+        (
+            {"config": "ResMLP5 @ XPatch = masked 0.5 (2, 2);", "ratio": 0.5},
+            "--config and --ratio exclude each other",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )

@@ -57,3 +57,14 @@ def test_a_loss_that_diverged_or_broke_is_drawn(tmp_path):
     (drawing,) = curves(read_study(tmp_path), Chosen())
     assert drawing.figure.axes[1].get_yscale() == "log"
     assert drawing.figure.axes[0].get_yscale() == "linear"
+
+
+def test_seeds_that_are_behind_are_named_in_both_figures(tmp_path):
+    for seed, n_epochs in ((0, 3), (1, 2)):
+        own = synthetic.settings(block="32x32", ratio=0.8, epochs=3, seed=seed)
+        synthetic.write_run(tmp_path / str(seed), own, n_epochs)
+    study = read_study(tmp_path)
+    for draw in (accuracy, curves):
+        (drawing,) = draw(study, Chosen())
+        labels = [str(line.get_label()) for line in drawing.figure.axes[0].lines]
+        assert any("1 of 2 seeds" in label for label in labels)

@@ -6,6 +6,7 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.ratios import flops, masked_elements
+from sparsemlp.run_costs import run_costs
 from sparsemlp.study import read_study
 
 small = synthetic.small
@@ -66,3 +67,22 @@ def test_runs_that_do_not_mask_yet_drop_nothing_and_are_not_drawn(tmp_path):
     synthetic.write_run(tmp_path / "b", run, 3)
     (drawing,) = masked_elements(read_study(tmp_path), Chosen())
     assert drawing.figure.axes[0].lines[-1].get_ydata() == pytest.approx([0.75])
+
+
+def test_runs_of_other_sizes_are_left_out_of_flops_and_have_a_line_of_their_own(tmp_path):
+    shared = {"ratio": 0.5, "epochs": 1, "mask_start_epoch": 0}
+    runs = [{"block": "4x4"}, {"block": "8x8"}, {"block": "4x4", "depth": 2, "dim": 32}]
+    for number, own in enumerate(runs):
+        synthetic.write_run(tmp_path / str(number), synthetic.settings(**shared | own))
+    study = read_study(tmp_path)
+    (drawing,) = flops(study, Chosen())
+    assert "1 runs of other sizes, layers or lengths left out" in drawing.figure.get_suptitle()
+    (small,) = (run for run in study.trained if run.settings and run.settings.dim == 32)
+    costs = run_costs(small)
+    assert costs is not None
+    markers = drawing.figure.axes[1].lines[1::2]
+    assert len(markers) == 2
+    for line in markers:
+        assert np.min(np.asarray(line.get_ydata())) * 1e15 > costs.training_flops
+    (drawing,) = masked_elements(study, Chosen())
+    assert len(drawing.figure.axes[0].lines) == 1 + 3 + 2

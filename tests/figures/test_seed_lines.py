@@ -25,18 +25,20 @@ def test_a_line_is_the_mean_and_the_band_spans_the_seeds(small):
     assert backward_of(group) == "masked"
 
 
-def test_epochs_that_not_all_seeds_have_are_left_out_and_gaps_stay_gaps(tmp_path):
+def test_a_line_ends_with_the_seeds_that_came_furthest_and_gaps_stay_gaps(tmp_path):
     for seed, n_epochs in ((0, 3), (1, 2)):
         own = synthetic.settings(block="4x4", ratio=0.5, epochs=3, seed=seed)
         synthetic.write_run(tmp_path / str(seed), own, n_epochs)
     (group,) = by_seed(read_study(tmp_path).trained)
     epochs, mean, low, high = over_seeds(group, lambda run: run.column("loss"))
-    assert epochs.tolist() == [1, 2]
+    assert epochs.tolist() == [1, 2, 3]
     assert np.all((low <= mean) & (mean <= high))
+    assert group.count == "1 of 2 seeds"
     History(tmp_path / "1" / "metrics.jsonl").append(
         {"epoch": 3, "test_top1": 0.1, "loss": float("inf")}
     )
     (group,) = by_seed(read_study(tmp_path).trained)
+    assert group.count == "2 seeds"
     assert np.isnan(over_seeds(group, lambda run: run.column("loss"))[1][2])
 
 

@@ -1,0 +1,63 @@
+"""What dropped weights and those that return undergo: SR-STE's decay, moments that are reset."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool
+
+from sparsemlp.mask_trees import Masks, flatten_masks
+
+
+def decay_dropped(
+    gradients: Mapping[str, Any], params: Mapping[str, Any], masks: Masks, factor: float
+) -> Any:
+    """The gradients with `factor * weight` added for every dropped weight, SR-STE's decay."""
+    if not factor:
+        return gradients
+    found = flatten_masks(masks)
+
+    def decay(path: Any, gradient: Array, weight: Array) -> Array:
+        mask = found.get("/".join(str(entry.key) for entry in path))
+        if mask is None:
+            return gradient
+        dropped = ~mask.dense().reshape(weight.shape)
+        return gradient + jnp.where(dropped, factor * weight, jnp.zeros_like(weight))
+
+    return jax.tree.map_with_path(decay, gradients, params)
+
+
+def reset_returned(
+    optimizer: optax.GradientTransformation,
+    state: optax.OptState,
+    params: Mapping[str, Any],
+    masks: Masks,
+    kept_before: Mapping[str, Bool[Array, " n"]],
+) -> optax.OptState:
+    """The optimizer's state with zero moments in the blocks that are kept anew.
+
+    Args:
+      optimizer: the transformation whose state it is.
+      state: the state.
+      params: the parameters.
+      masks: masks of this step.
+      kept_before: for each masked kernel the blocks that the step before kept.
+    """
+    found = flatten_masks(masks)
+
+    def stays(path: Any, weight: Array) -> Array:
+        name = "/".join(str(entry.key) for entry in path)
+        if name not in found:
+            return jnp.float32(1)
+        mask = found[name]
+        returned = mask.grid() & ~kept_before[name].reshape(mask.grid_shape)
+        rows, cols = mask.block
+        spread = jnp.repeat(jnp.repeat(returned, cols, axis=0), rows, axis=1)
+        return (~spread).astype(weight.dtype).reshape(weight.shape)
+
+    factors = jax.tree.map_with_path(stays, params)
+    return optax.tree_utils.tree_map_params(
+        optimizer, lambda moment, factor: moment * factor.astype(moment.dtype), state, factors
+    )
