@@ -1,0 +1,140 @@
+"""What a configuration comes to, found out without training and with hardly any memory."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from sparsemlp.budgets import share_out
+from sparsemlp.config import CHANGEABLE, Config
+from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
+from sparsemlp.mask_options import NEED_A_MASK
+from sparsemlp.plan import all_rules, check_plan
+from sparsemlp.program import build_program
+from sparsemlp.recipes import recipe
+from sparsemlp.rules import BlockMasking
+from sparsemlp.settings import Settings, model_and_plan, resolve
+from sparsemlp.train_state import initial_state
+
+_RULE_OPTIONS = (
+    "block",
+    "ratio",
+    "mask_layers",
+    "config",
+    "depth",
+    "backward",
+    "score",
+    "activation",
+    "gradient",
+    "gradient_method",
+)
+"""The options that a plan stands for."""
+
+
+@functools.lru_cache(maxsize=16)
+def rehearse(config: Config) -> Settings:
+    """Checks a configuration as far as it can be without training.
+
+    Returns:
+      Its settings.
+
+    Raises:
+      InputError: a run of it would be refused; the first reason found.
+    """
+    data = outline_of(config)
+    settings = resolve(config, data.name)
+    _, plan = model_and_plan(settings)
+    parameters = _parameters(_without_rules(settings))
+    check_plan(parameters, plan)
+    share_out(parameters, plan, cast(Any, settings.budget))
+    if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
+        reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
+        _check_program(reference)
+    return settings
+
+
+def training_of(config: Config) -> tuple[Any, ...]:
+    """What tells a training from another one: dense runs are the same for every block.
+
+    Raises:
+      InputError: a run of it would be refused.
+    """
+    settings = rehearse(config)
+    depth, plan = model_and_plan(settings)
+    active = {pattern: _active(rules) for pattern, rules in plan.items()}
+    active = {pattern: rules for pattern, rules in active.items() if rules}
+    left_out = {*_RULE_OPTIONS, *CHANGEABLE}
+    if not active:
+        left_out.add("mask_start_epoch")
+    rest = [
+        (field.name, getattr(settings, field.name))
+        for field in dataclasses.fields(Config)
+        if field.name not in left_out
+    ]
+    return depth, tuple(sorted(active.items())), tuple(rest)
+
+
+def outline_of(config: Config) -> LabelledImages:
+    """The data set of a configuration; of one that is neither file nor folder only the shapes.
+
+    Raises:
+      InputError: there is no such data set.
+    """
+    return _outline(config.dataset, config.data_dir, config.image_size)
+
+
+def _without_rules(settings: Settings) -> Settings:
+    """The same architecture, dense, with all else that shapes of parameters do not depend on."""
+    depth, _ = model_and_plan(settings)
+    plain: dict[str, Any] = dict.fromkeys(_RULE_OPTIONS) | {"backward": "masked", "score": "l2"}
+    plain |= {**NEED_A_MASK, "ramp_epochs": None}
+    plain |= {"depth": depth if recipe(settings.model).family == "resmlp" else None}
+    plain |= {"seed": 0, "lr": 0.0, "engine": "reference"}
+    return resolve(_as_config(dataclasses.replace(settings, **plain)), settings.dataset)
+
+
+def _as_config(settings: Settings) -> Config:
+    return Config(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(Config)})
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(settings: Settings) -> Any:
+    """Shapes of the parameters of a model."""
+    program = build_program(settings, outline_of(settings))
+    return jax.eval_shape(lambda: initial_state(program)).params
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_program(settings: Settings) -> None:
+    build_program(settings, outline_of(settings))
+
+
+@functools.lru_cache(maxsize=8)
+def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> LabelledImages:
+    """The data set if it is a file or a folder, else one of its shape that takes no memory."""
+    if dataset.endswith(".npz") or is_streamed(dataset):
+        return load_images(dataset, data_dir, image_size=image_size)
+    n_train, n_test = (1437, 360) if dataset == "digits" else (50_000, 10_000)
+
+    def zeros(*shape: int) -> Any:
+        return np.broadcast_to(np.uint8(0), shape)
+
+    return ImageDataset(
+        name=dataset,
+        source=dataset,
+        train_images=zeros(n_train, 32, 32, 3),
+        train_labels=np.zeros(n_train, np.int32),
+        test_images=zeros(n_test, 32, 32, 3),
+        test_labels=np.zeros(n_test, np.int32),
+        n_classes=10,
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
+    )
+
+
+def _active(rules: Any) -> tuple[Any, ...]:
+    each = rules if isinstance(rules, tuple) else (rules,)
+    return tuple(rule for rule in each if not (isinstance(rule, BlockMasking) and not rule.ratio))
