@@ -4,24 +4,23 @@ import dataclasses
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import tyro
 from device_timing import Ceilings, measured_ceilings
 from gpu_budget import Budget
 from gpu_check import check_keys, check_points
+from gpu_point_records import measure_points
 from gpu_points import Point, all_points, tiny_points
-from gpu_products import measure_point
 from gpu_report import write_report
 from gpu_steps import MODELS
 from jax.extend.backend import clear_backends
 from kernel_problems import gpu_engines
+from part import run_part
 from rich.console import Console
 
 from pallas_kernels import Engine
@@ -30,10 +29,9 @@ from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json
 from sparsemlp.history import History
 
-HERE = Path(__file__).parent
 N_FIRST = 12
 """Points that come before PyTorch and the training steps."""
-_STEPS_UNTIL, _LONGEST_STEP, _LONGEST_CHECK = 0.75, 120.0, 90.0
+_STEPS_UNTIL, _LONGEST_STEP, _LONGEST_CHECK = 0.75, 120.0, 150.0
 """Share of the time after which no training step begins; seconds that one may take, and that
 comparing an engine with the reference may."""
 
@@ -67,7 +65,20 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
         status.update("correctness")
         right = check(folder, engines, options)
         points = tiny_points() if options.smoke else all_points()
-        measure_points(points[:N_FIRST], right, ceilings, budget, options, status)
+
+        def measure(some: Sequence[Point]) -> None:
+            measure_points(
+                folder,
+                some,
+                right,
+                ceilings,
+                budget,
+                status,
+                rounds=options.rounds,
+                is_trial=options.smoke,
+            )
+
+        measure(points[:N_FIRST])
         write_report(folder)
         status.update("PyTorch")
         # The other processes need the memory that this one's allocator has gathered.
@@ -80,7 +91,7 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
             status.update(" ".join(words[:3]))
             measure_step(folder, words, budget, options)
         write_report(folder)
-        measure_points(points[N_FIRST:], right, ceilings, budget, options, status)
+        measure(points[N_FIRST:])
     text = write_report(folder)
     print(text if len(text) < 20_000 else f"{folder / 'table.md'}: {len(text.splitlines())} lines")
     if budget.left < 0 or not budget.allows("point"):
@@ -99,7 +110,7 @@ def check(folder: Path, engines: dict[str, Engine], options: Gpu) -> dict[str, E
         if set(check_keys(name, engine, points)) <= set(known) or name in known:
             continue
         words = [f"--engine={name}", f"--out={path}"]
-        failed = _run("gpu_check.py", words, _LONGEST_CHECK, options)
+        failed = run_part("gpu_check.py", words, _LONGEST_CHECK, is_trial=options.smoke)
         if failed:
             history.append(
                 {"key": name, "engine": name, "wrong": failed, "measured": not options.smoke}
@@ -112,38 +123,6 @@ def check(folder: Path, engines: dict[str, Engine], options: Gpu) -> dict[str, E
     return {name: engine for name, engine in engines.items() if name not in wrong}
 
 
-def measure_points(
-    points: Sequence[Point],
-    engines: dict[str, Engine],
-    ceilings: Ceilings,
-    budget: Budget,
-    options: Gpu,
-    status: Any,
-) -> None:
-    """Adds a record for each point that is not there yet, while there is time."""
-    history = History(options.out / "products.jsonl")
-    done = {record["key"] for record in history.read()}
-    memory = jax.devices()[0].memory_stats() or {}
-    for point in points:
-        if str(point) in done:
-            continue
-        if not budget.allows("point"):
-            return
-        status.update(str(point))
-        began = time.monotonic()
-        record = measure_point(
-            point,
-            engines,
-            ceilings,
-            memory.get("bytes_limit"),
-            rounds=options.rounds,
-            is_tiny=options.smoke,
-        )
-        history.append(record | {"measured": not options.smoke})
-        budget.note("point", time.monotonic() - began)
-        jax.clear_caches()
-
-
 def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
     """Runs PyTorch's part in a process of its own, a fifth of the time at most."""
     if importlib.util.find_spec("torch") is None:
@@ -151,7 +130,7 @@ def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
         return
     seconds = max(1.0, min(budget.left, 0.2 * 60 * options.minutes))
     words = [f"--out={folder / 'peers.jsonl'}", f"--first={N_FIRST}", f"--seconds={seconds:g}"]
-    failed = _run("gpu_peers.py", words, seconds + 60, options)
+    failed = run_part("gpu_peers.py", words, seconds + 60, is_trial=options.smoke)
     if failed:
         print(f"no figures of PyTorch: {failed}")
 
@@ -179,29 +158,12 @@ def measure_step(folder: Path, words: list[str], budget: Budget, options: Gpu) -
     began = time.monotonic()
     words = [*words, f"--rounds={options.rounds}", f"--out={path}"]
     seconds = max(1.0, min(budget.left, _LONGEST_STEP))
-    failed = _run("gpu_steps.py", words, seconds, options)
+    failed = run_part("gpu_steps.py", words, seconds, is_trial=options.smoke)
     budget.note("step", time.monotonic() - began)
     if failed:
         print(f"{name}: {failed}")
         if not failed.startswith("took longer") or seconds == _LONGEST_STEP:
             write_json(path, {"key": name, "measured": not options.smoke, "failed": failed})
-
-
-def _run(script: str, words: list[str], seconds: float, options: Gpu) -> str:
-    """Runs a program of this folder; why it failed, empty if it did not."""
-    command = [sys.executable, str(HERE / script), *words, *(["--smoke"] if options.smoke else [])]
-    paths = [str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if options.smoke:
-        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"took longer than {seconds:.0f} s"
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return "" if done.returncode == 0 else (lines[-1] if lines else f"exit {done.returncode}")
 
 
 def _open_folder(folder: Path, options: Gpu) -> Record:

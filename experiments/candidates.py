@@ -1,12 +1,17 @@
 """Every way to cut a kernel: checked, timed beside XLA, and the fastest right one found."""
 
+import json
 import math
 import random
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
 from device_timing import WARM_SECONDS, compile_loops, repetitions, time_loops
-from kernel_problems import Work, expected, reason_wrong, work_of
+from kernel_check import Wanted, expected, reason_wrong
+from kernel_problems import Work, work_of
+from watch import Guard, require_device, unguarded
 
 from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import Problem, forced
@@ -24,6 +29,8 @@ def measure(
     n_candidates: int,
     rounds: int,
     is_interpreted: bool,
+    broken: Mapping[str, str] = MappingProxyType({}),
+    guard: Guard = unguarded,
 ) -> Record:
     """The entry of a problem: the fastest configuration that is right, and XLA beside it.
 
@@ -34,7 +41,14 @@ def measure(
       n_candidates: how many configurations are tried, the heuristic's first.
       rounds: turns of each.
       is_interpreted: whether the kernels are interpreted, and the times mean nothing.
+      broken: why a configuration, by its `key_of`, is not tried again.
+      guard: what watches over the first run of a configuration, under its `key_of`.
+
+    Raises:
+      DeviceLostError: a configuration broke the device; its name is the `key_of`.
     """
+    if "" in broken:
+        return _without_time(problem, [{"configuration": {}, "reason": broken[""]}])
     work = work_of(problem.kernel, layer, problem.n_rows)
     wanted = expected(work)
     space = list(engine.configurations(problem))
@@ -42,37 +56,47 @@ def measure(
     configurations = [*space[:1], *others] if space else [None]
     rejected: list[Record] = []
     right: dict[str, Any] = {}
-    for index, configuration in enumerate(configurations):
-        reason = _reason_against(engine, work, configuration, wanted, layer.dtype)
+    for configuration in configurations:
+        key = key_of(configuration)
+        reason = broken.get(key) or _reason_against(
+            engine, work, configuration, wanted, layer.dtype, guard
+        )
         if reason:
             rejected.append({"configuration": plain(configuration), "reason": reason})
         else:
-            right[str(index)] = configuration
+            right[key] = configuration
     # Every one keeps its last result: the measure of all comes before memory is short.
     functions = {"dense": (work.dense, work.operands)}
     functions |= {
-        name: (cut(work.sparse(engine), configuration), work.operands)
-        for name, configuration in right.items()
+        key: (cut(work.sparse(engine), configuration), work.operands)
+        for key, configuration in right.items()
     }
     n_times = 2 if is_interpreted else _repetitions(layer, problem.n_rows)
     loops = compile_loops(functions, n_times)
-    timed, failed = time_loops(loops, n_times, rounds, 0.0 if is_interpreted else WARM_SECONDS)
+    warm_seconds = 0.0 if is_interpreted else WARM_SECONDS
+    timed, failed = time_loops(loops, n_times, rounds, warm_seconds, guard)
     rejected += [
-        {"configuration": plain(right.get(name)), "reason": reason}
-        for name, reason in failed.items()
+        {"configuration": plain(right.get(key)), "reason": reason} for key, reason in failed.items()
     ]
-    entry: Record = {"problem": plain(problem), "rejected": rejected}
-    names = [name for name in right if name in timed]
+    names = [key for key in right if key in timed]
     if not names or "dense" not in timed:
-        return entry | {"configuration": {}, "microseconds": None, "dense_microseconds": None}
+        return _without_time(problem, rejected)
     best = min(names, key=lambda name: timed[name].median)
-    return entry | {
+    heuristic = timed.get(key_of(configurations[0]))
+    return {
+        "problem": plain(problem),
+        "rejected": rejected,
         "configuration": plain(right[best]),
         "microseconds": 1e6 * timed[best].median,
         "dense_microseconds": 1e6 * timed["dense"].median,
-        "heuristic_microseconds": 1e6 * timed["0"].median if "0" in timed else None,
+        "heuristic_microseconds": heuristic and 1e6 * heuristic.median,
         "tried": len(configurations),
     }
+
+
+def _without_time(problem: Problem, rejected: list[Record]) -> Record:
+    times = dict.fromkeys(("microseconds", "dense_microseconds"))
+    return {"problem": plain(problem), "rejected": rejected, "configuration": {}, **times}
 
 
 def cut(function: Any, configuration: Any) -> Any:
@@ -85,14 +109,23 @@ def cut(function: Any, configuration: Any) -> Any:
     return traced
 
 
-def _reason_against(engine: Engine, work: Work, configuration: Any, wanted: Any, dtype: str) -> str:
+def _reason_against(
+    engine: Engine, work: Work, configuration: Any, wanted: Wanted, dtype: str, guard: Guard
+) -> str:
     """Why a configuration cannot be chosen; empty if its result is right."""
     try:
-        results = jax.jit(cut(work.sparse(engine), configuration))(*work.operands)
-        return reason_wrong(results, wanted, dtype, work)
+        with guard(key_of(configuration)):
+            results = jax.jit(cut(work.sparse(engine), configuration))(*work.operands)
+            return reason_wrong(results, wanted, dtype, work)
     except Exception as error:
         # Whatever the compiler or the driver refuses: it is written down, and the next is tried.
+        require_device(key_of(configuration), error)
         return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def key_of(configuration: Any) -> str:
+    """A configuration as a name."""
+    return json.dumps(plain(configuration), sort_keys=True)
 
 
 def plain(value: Any) -> Record:

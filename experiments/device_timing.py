@@ -3,7 +3,8 @@
 A call from Python takes longer than a small product on a GPU, so a loop is compiled around it. Its
 length is a constant, for a GPU asks the host after each step of any other loop. Each repetition is
 made to depend on the result of the one before, so that none can be left out or moved out of the
-loop. Operands that fit the cache of the device stay in it, for every contender alike.
+loop, and finds its operands row by row: what a contender needs turned it turns each time. Operands
+that fit the cache of the device stay in it, for every contender alike.
 """
 
 import concurrent.futures
@@ -15,7 +16,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 from timing import Contender, quartiles, take_turns
+from watch import Guard, reason_of, require_device, unguarded
 
 WARM_SECONDS = 0.3
 """How long a GPU works before it is timed, until its clock is up."""
@@ -55,11 +58,16 @@ def looped(function: Callable[..., Any], n_times: int) -> Callable[..., Any]:
     def many(operands: tuple[Any, ...], last: Any) -> Any:
         def again(_: Any, last: Any) -> Any:
             held, _ = jax.lax.optimization_barrier((operands, last))
-            return function(*held)
+            return function(*jax.tree.map(_row_by_row, held))
 
         return jax.lax.fori_loop(0, n_times, again, last)
 
     return many
+
+
+def _row_by_row(a: jax.Array) -> jax.Array:
+    """The array as it lies in memory outside: else XLA turns it once, before the loop."""
+    return with_layout_constraint(a, Layout(tuple(range(a.ndim))))
 
 
 def compile_loops(
@@ -85,7 +93,7 @@ def compile_loops(
             program = jax.jit(looped(function, n_times), donate_argnums=1)
             compiled = program.lower(operands, shapes).compile()
         except Exception as error:
-            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            return reason_of(error)
         last = None
 
         def run(n_calls: int) -> None:
@@ -103,7 +111,11 @@ def compile_loops(
 
 
 def time_loops(
-    loops: Mapping[str, Contender | str], n_times: int, rounds: int, warm_seconds: float = 0.0
+    loops: Mapping[str, Contender | str],
+    n_times: int,
+    rounds: int,
+    warm_seconds: float = 0.0,
+    guard: Guard = unguarded,
 ) -> tuple[dict[str, Timed], dict[str, str]]:
     """Times loops in turns.
 
@@ -112,6 +124,7 @@ def time_loops(
       n_times: repetitions in a loop.
       rounds: turns of each.
       warm_seconds: how long all of them run before: a GPU that waited for a compiler is slow.
+      guard: what watches over the first run of each, and under no name over the turns.
 
     Returns:
       Seconds of a repetition by name, and why the others failed.
@@ -122,12 +135,15 @@ def time_loops(
         if isinstance(loop, str):
             continue
         try:
-            loop(1)
+            with guard(name):
+                loop(1)
             runs[name] = loop
         except Exception as error:
-            failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    _warm_up(runs, warm_seconds)
-    seconds = take_turns(runs, rounds, 1)
+            require_device(name, error)
+            failed[name] = reason_of(error)
+    with guard(""):
+        _warm_up(runs, warm_seconds)
+        seconds = take_turns(runs, rounds, 1)
     return {
         name: Timed(
             statistics.median(times) / n_times, *(edge / n_times for edge in quartiles(times))

@@ -17,6 +17,7 @@ from gpu_points import (
     roofline_seconds,
 )
 from kernel_problems import kept_blocks, random_rows
+from watch import Guard, unguarded
 
 from pallas_kernels import Engine, Reference, dense
 from pallas_kernels.layout import list_columns, list_rows
@@ -31,6 +32,7 @@ def measure_point(
     *,
     rounds: int = 5,
     is_tiny: bool = False,
+    guard: Guard = unguarded,
 ) -> Record:
     """Times every phase of a point by every contender, in turns.
 
@@ -41,9 +43,13 @@ def measure_point(
       memory_limit: bytes that the device has; None if nobody knows.
       rounds: turns of each.
       is_tiny: whether this tries the program only.
+      guard: what watches over the contenders, under their names.
 
     Returns:
       A record: for each phase and contender the time, TFLOP/s, GB/s and share of the roofline.
+
+    Raises:
+      DeviceLostError: the contender that it names broke the device.
     """
     able = {name: e for name, e in engines.items() if engine_takes(point, e) is None}
     if not point.ratio:
@@ -75,7 +81,8 @@ def measure_point(
         if phase == "forward" and point.ratio:
             functions["metadata"] = (_metadata(point), operands)
         loops = compile_loops(functions, n_times)
-        timed, failed = time_loops(loops, n_times, rounds, 0.0 if is_tiny else WARM_SECONDS)
+        warm_seconds = 0.0 if is_tiny else WARM_SECONDS
+        timed, failed = time_loops(loops, n_times, rounds, warm_seconds, guard)
         record["phases"][phase] = {
             name: numbers_of(point, phase, name, found, ceilings) for name, found in timed.items()
         }

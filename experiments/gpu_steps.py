@@ -131,7 +131,9 @@ def measure_step(options: Options) -> Record:
             given = compiled(given, images)
         jax.block_until_ready(given)
 
-    timed, _ = time_loops({"step": run}, n_steps, options.rounds)
+    timed, failed = time_loops({"step": run}, n_steps, options.rounds)
+    if failed:
+        raise InputError(failed["step"])
     memory = jax.devices()[0].memory_stats() or {}
     record: Record = {
         "key": f"{options.model} {options.contender} {options.dtype}",

@@ -1,4 +1,4 @@
-"""A problem of a kernel as arrays: its operands, who computes it, and how right a result is."""
+"""A problem of a kernel as arrays: its operands, and who computes it."""
 
 import dataclasses
 import math
@@ -185,52 +185,14 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
     return Work(sparse, without, operands, max(hidden, n_rows), masked, n_roundings=5)
 
 
-def expected(work: Work) -> Any:
-    """The result by engine `reference`, float32 operands multiplied without rounding them."""
-
-    def widened(a: Any) -> Any:
-        return a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a
-
-    reference = work.reference or work.sparse(Reference())
-    with jax.default_matmul_precision("highest"):
-        return jax.jit(reference)(*map(widened, work.operands))
-
-
-def reason_wrong(results: Any, wanted: Any, dtype: str, work: Work) -> str:
-    """Why results are wrong, from their distance to those in float32; empty if they are right.
-
-    A result sums K products of operands. Float32 operands may be cut to TF32 (10 bits, so up to u =
-    2^-10 each), bfloat16 ones are exact; the sum rounds K partial sums to float32 (2^-24 each, as
-    does the wanted one), the result once or R times to its dtype. Errors of terms that are
-    independent add in squares, so relative to the root mean square of the result the distance has
-    the standard deviation `2 u + 2^-24 sqrt(K) + R eps / 2`; the bound is 4 of these for its own
-    root mean square, and 40 for the largest of all entries, whose own size may be many times that
-    of the mean. A block that is missing or too much changes a result by the fraction of the sum
-    that it is.
-
-    Args:
-      results: arrays, or trees of them.
-      wanted: the same in float32.
-      dtype: of the operands.
-      work: what K and R are taken from.
-    """
-    operand = 2.0**-10 if dtype == "float32" else 0.0
-    of_result = float(jnp.finfo(jnp.dtype(dtype)).eps) / 2
-    deviation = 2 * operand + 2.0**-24 * math.sqrt(work.n_terms) + work.n_roundings * of_result
-    pairs = zip(jax.tree.leaves(results), jax.tree.leaves(wanted), strict=True)
-    for index, (got, want) in enumerate(pairs):
-        a, b = got.astype(jnp.float32), want.astype(jnp.float32)
-        scale = float(jnp.sqrt(jnp.mean(jnp.square(b))))
-        mean = float(jnp.sqrt(jnp.mean(jnp.square(a - b))))
-        most = float(jnp.max(jnp.abs(a - b)))
-        if not mean <= 4 * deviation * scale or not most <= 40 * deviation * scale:
-            return (
-                f"result {index} is off by {mean:.2e} in the mean and {most:.2e} at most, where "
-                f"{4 * deviation * scale:.2e} and {40 * deviation * scale:.2e} are allowed"
-            )
-        if not bool(jnp.all((b != 0) | (a == 0))):
-            return f"result {index} is not zero where it has to be"
-    return ""
+def is_able(engine: Engine, kernel: str, layer: SparseLayer) -> bool:
+    """Whether an engine has a kernel for a layer; for `mlp`, for the layer and its like back."""
+    if kernel == "mlp":
+        n_in, n_out = sorted(layer.kernel_shape)
+        pair = [dataclasses.replace(layer, kernel_shape=s) for s in ((n_in, n_out), (n_out, n_in))]
+        able = all(engine.reason_against(each, "gpu") is None for each in pair)
+        return able and engine.fuses(pair[0], pair[1])
+    return kernel not in PRODUCTS or engine.reason_against(layer, "gpu") is None
 
 
 def problem_of(engine: Engine, kernel: str, layer: SparseLayer, n_rows: int) -> Problem:

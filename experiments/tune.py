@@ -6,7 +6,8 @@ tries the configurations of every GPU engine on the layers of the published mode
 result against engine `reference`, times those that are right in turns with XLA's dense product, and
 writes the table of this kind of GPU, `pallas_kernels/tables/DEVICE.json`: kernels look up how they
 are cut there, and `--engine=auto` where they are taken. The table is written anew after each layer;
-a run that was stopped goes on where it was.
+a run that was stopped goes on where it was. A configuration that never ends or breaks the device
+ends the program, and is left out when it goes on.
 
     python experiments/tune.py --interpret --out=table.json
 
@@ -24,11 +25,12 @@ from typing import Annotated
 import jax
 import tyro
 from candidates import measure, plain
-from kernel_problems import KERNELS, PRODUCTS, gpu_engines, layer_of, problem_of
+from kernel_problems import KERNELS, PRODUCTS, gpu_engines, is_able, layer_of, problem_of
 from rich.console import Console
+from watch import DeviceLostError, guard_for
 
 from pallas_kernels import Engine, SparseLayer
-from pallas_kernels.tuning import FORMAT, TABLES, table_file
+from pallas_kernels.tuning import FORMAT, TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block
 from sparsemlp.config import open_default
@@ -36,6 +38,8 @@ from sparsemlp.environment import describe_environment
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_json
 
+_LONGEST = 120.0
+"""Seconds that a configuration may take to be compiled and compared."""
 _SHAPES = ("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384")
 
 
@@ -104,34 +108,52 @@ def tune(options: Options) -> None:
             for name in options.engine or engines:
                 engine = engines[name]
                 problem = problem_of(engine, kernel, layer, n_rows)
-                if _key(plain(problem)) in done or not _able(engine, kernel, layer):
+                if _key(plain(problem)) in done or not is_able(engine, kernel, layer):
                     continue
                 if time.monotonic() - began > 60 * options.minutes:
                     print(f"--minutes={options.minutes:g} are over: the same command goes on")
                     return
                 status.update(f"{name} {kernel} {layer.kernel_shape} {format_block(layer.block)}")
                 done.add(_key(plain(problem)))
-                entry = measure(
-                    engine,
-                    problem,
-                    layer,
-                    n_candidates=options.candidates,
-                    rounds=options.rounds,
-                    is_interpreted=options.interpret,
-                )
-                table["entries"].append(entry)
-                write_json(path, table)
+                _add_entry(table, path, engine, problem, layer, options)
     measured = "" if table["measured"] else " (interpreted: no measurement)"
     print(f"{len(table['entries'])} entries in {path}{measured}")
 
 
-def _able(engine: Engine, kernel: str, layer: SparseLayer) -> bool:
-    if kernel == "mlp":
-        n_in, n_out = sorted(layer.kernel_shape)
-        pair = [dataclasses.replace(layer, kernel_shape=s) for s in ((n_in, n_out), (n_out, n_in))]
-        able = all(engine.reason_against(each, "gpu") is None for each in pair)
-        return able and engine.fuses(pair[0], pair[1])
-    return kernel not in PRODUCTS or engine.reason_against(layer, "gpu") is None
+def _add_entry(
+    table: Record,
+    path: Path,
+    engine: Engine,
+    problem: Problem,
+    layer: SparseLayer,
+    options: Options,
+) -> None:
+    """Measures a problem and writes the table; or what broke it, until it has an entry."""
+    key = _key(plain(problem))
+    broken: dict[str, dict[str, str]] = table.get("broken", {})
+
+    def write_down(name: str, reason: str) -> None:
+        broken.setdefault(key, {})[name] = reason
+        table["broken"] = broken
+        write_json(path, table)
+
+    try:
+        entry = measure(
+            engine,
+            problem,
+            layer,
+            n_candidates=options.candidates,
+            rounds=options.rounds,
+            is_interpreted=options.interpret,
+            broken=dict(broken.get(key, {})),
+            guard=guard_for(_LONGEST, write_down),
+        )
+    except DeviceLostError as error:
+        write_down(error.name, error.reason)
+        raise
+    table["entries"].append(entry)
+    broken.pop(key, None)
+    write_json(path, table)
 
 
 def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:

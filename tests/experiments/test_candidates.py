@@ -1,14 +1,16 @@
 """The fastest right configuration is found; wrong and failing ones are written down, not chosen."""
 
+import contextlib
 import dataclasses
 from typing import Any, ClassVar
 
 import candidates
 import jax.numpy as jnp
 import pytest
-from candidates import measure, plain
+from candidates import key_of, measure, plain
 from device_timing import Timed
 from kernel_problems import layer_of, problem_of
+from watch import DeviceLostError
 
 from pallas_kernels import Reference
 from pallas_kernels.tuning import configure
@@ -19,6 +21,9 @@ LAYER = layer_of((64, 64), (32, 32), 0.5, -1, "float32")
 @dataclasses.dataclass(frozen=True)
 class Size:
     size: int
+
+
+SIZES = [key_of(Size(n)) for n in (1, 2, 3, 4)]
 
 
 class Cuts(Reference):
@@ -41,9 +46,9 @@ class Cuts(Reference):
 
 
 def test_the_fastest_right_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(loops: Any, n_times: int, rounds: int, warm_seconds: float) -> Any:
-        (other,) = set(loops) - {"0", "dense"}
-        times = {"0": 3e-6, other: 2e-6, "dense": 5e-6}
+    def timed(loops: Any, *_: Any) -> Any:
+        times = {SIZES[0]: 3e-6, SIZES[3]: 2e-6, "dense": 5e-6}
+        assert set(times) == set(loops)
         return {name: Timed(t, t, t) for name, t in times.items()}, {}
 
     monkeypatch.setattr(candidates, "time_loops", timed)
@@ -70,6 +75,37 @@ def test_where_none_is_right_none_is_chosen() -> None:
     assert len(entry["rejected"]) == 1
 
 
+def test_what_broke_before_is_not_tried_again() -> None:
+    Cuts.seen.clear()
+    entry = tune(Cuts(), broken={SIZES[3]: "took longer than 120 s"})
+    assert 4 not in Cuts.seen
+    assert {"configuration": {"size": 4}, "reason": "took longer than 120 s"} in entry["rejected"]
+    assert entry["configuration"] == {"size": 1}
+    entry = tune(Cuts(), broken={"": "took longer than 120 s"})
+    assert entry["microseconds"] is None
+    assert entry["rejected"][0]["reason"] == "took longer than 120 s"
+
+
+def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = []
+
+    def lost(name: str, error: Exception) -> None:
+        raise DeviceLostError(name, str(error))
+
+    def guard(name: str) -> Any:
+        watched.append(name)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(candidates, "require_device", lost)
+    with pytest.raises(DeviceLostError, match="out of shared memory") as raised:
+        tune(Cuts(), guard=guard)
+    assert raised.value.name == SIZES[2]
+    assert watched[0] == SIZES[0]
+    assert watched[-1] == SIZES[2]
+
+
 def test_an_engine_without_choices_is_timed_as_it_is() -> None:
     entry = tune(Reference())
     assert entry["configuration"] == {}
@@ -82,7 +118,7 @@ def test_a_dataclass_becomes_json() -> None:
     assert plain(problem_of(Cuts(), "product", LAYER, 40))["block"] == [32, 32]
 
 
-def tune(engine: Reference) -> dict[str, Any]:
+def tune(engine: Reference, **more: Any) -> dict[str, Any]:
     return measure(
         engine,
         problem_of(engine, "product", LAYER, 40),
@@ -90,4 +126,5 @@ def tune(engine: Reference) -> dict[str, Any]:
         n_candidates=10,
         rounds=1,
         is_interpreted=True,
+        **more,
     )

@@ -4,9 +4,11 @@ import sys
 
 import gpu_check
 from gpu_check import check_engines, check_keys, check_points
-from gpu_points import Point
+from gpu_points import Point, all_points
 
 from pallas_kernels import Mosaic, Reference, Triton
+from pallas_kernels.mosaic.launch import SHARED_MEMORY_BYTES
+from pallas_kernels.mosaic.product_tiles import tiles_of
 from sparsemlp.history import History
 
 POINT = Point((64, 64), (32, 32), 0.5, 24, "float32")
@@ -43,7 +45,26 @@ def test_engines_are_compared_on_rows_that_do_not_fill_a_tile():
     points = check_points(is_tiny=False)
     assert all(point.n_rows % 8 for point in points)
     for engine in (Mosaic(interpret=True), Triton(interpret=True)):
-        assert len(check_keys("it", engine, points)) == 3 * len(points)
+        keys = check_keys("it", engine, points)
+        fused = [key for key in keys if key.startswith("it mlp ")]
+        assert fused
+        assert len(keys) - len(fused) == 3 * len(points)
+
+
+def test_panels_are_cut_in_every_way_that_is_timed():
+    def ways(points: list[Point]) -> set[object]:
+        found = set()
+        for point in points:
+            rows, cols = point.block
+            for width, depth, n_in in ((rows, cols, point.shape[0]), (cols, rows, point.shape[1])):
+                tiles = tiles_of(
+                    width, depth, n_in // depth, point.dtype, point.n_rows, SHARED_MEMORY_BYTES
+                )
+                found.add((point.dtype, tiles.n_compute, tiles.pieces > 1, tiles.lines))
+        return found
+
+    masked = [point for point in all_points() if point.ratio]
+    assert ways(masked) <= ways(check_points(is_tiny=False))
 
 
 def test_the_program_adds_what_is_missing_and_refuses_an_unknown_engine(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tune
+from watch import DeviceLostError
 
 from pallas_kernels.tuning import TABLES, TableError, read_table
 
@@ -42,6 +43,29 @@ def test_a_run_goes_on_where_the_last_one_stopped(monkeypatch, measured, tmp_pat
     assert {problem.kernel for problem in measured[n_first:]} == {"input_gradient"}
     entries = json.loads(out.read_text())["entries"]
     assert len(entries) == len(measured) == len({str(e["problem"]) for e in entries})
+
+
+def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
+    monkeypatch, measured, tmp_path: Path, capsys
+):
+    out, told = tmp_path / "table.json", []
+    words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
+    works = tune.measure
+
+    def measure(*given: Any, broken: dict[str, str], **more: Any) -> dict[str, Any]:
+        told.append(broken)
+        if not broken:
+            raise DeviceLostError("rows 64", "an illegal address")
+        return works(*given, broken=broken, **more)
+
+    monkeypatch.setattr(tune, "measure", measure)
+    assert run(monkeypatch, *words) == 2
+    assert "the same command again" in capsys.readouterr().err
+    assert not json.loads(out.read_text())["entries"]
+    assert run(monkeypatch, *words) == 2
+    assert run(monkeypatch, *words) == 0
+    assert told.count({"rows 64": "an illegal address"}) == len(measured) == 2
+    assert not json.loads(out.read_text())["broken"]
 
 
 def test_what_was_interpreted_is_marked_and_cannot_be_used(monkeypatch, measured, tmp_path: Path):

@@ -1,5 +1,9 @@
 """The loops of the GPU benchmark keep the products inside, once compiled for a GPU."""
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,15 +12,15 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 from machine_code import TARGETS, missing
 
-from pallas_kernels import SparseLayer, Triton
+from pallas_kernels import Mosaic, SparseLayer, Triton
 
 pytestmark = pytest.mark.aot
 
-LAYER = SparseLayer((384, 1536), (32, 32), 116, -1, "bfloat16")
+ROWS = 8192
 
 
-@pytest.mark.parametrize("architecture", TARGETS)
-def test_the_product_is_computed_in_each_repetition(architecture: str):
+def compiled(architecture: str, function: Callable[..., Any], *arrays: Any) -> tuple[str, str]:
+    """What is in the loop, and what is around it, compiled for a GPU; or the test fails."""
     reason = missing()
     if reason is not None:
         pytest.fail(reason)
@@ -26,18 +30,60 @@ def test_the_product_is_computed_in_each_repetition(architecture: str):
     mesh = topologies.make_mesh(topology, (1,), ("x",))
     whole = NamedSharding(mesh, PartitionSpec())
 
-    def array(*shape: int, dtype=jnp.bfloat16) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+    def on_device(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=whole)
+
+    operands = tuple(on_device(jax.ShapeDtypeStruct(*array)) for array in arrays)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        results = on_device(jax.eval_shape(function, *operands))
+        loop = jax.jit(looped(function, 10), donate_argnums=1, keep_unused=True)
+        text = loop.lower(operands, results).compile().as_text()
+    assert text is not None
+    inside, around = text.split("\nENTRY ")
+    return inside, around
+
+
+@pytest.mark.parametrize("architecture", TARGETS)
+def test_the_product_is_computed_in_each_repetition(architecture: str):
+    layer = SparseLayer((384, 1536), (32, 32), 116, -1, "bfloat16")
 
     def product(x, kernel, kept):
-        return Triton().product(x, kernel, None, kept, LAYER)
+        return Triton().product(x, kernel, None, kept, layer)
 
-    operands = (array(8192, 384), array(384, 1536), array(116, dtype=jnp.int32))
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        loop = jax.jit(looped(product, 10), donate_argnums=1, keep_unused=True)
-        text = loop.lower(operands, array(8192, 1536)).compile().as_text()
-    assert text is not None
-    loops, entry = text.split("\nENTRY ")
-    assert 'custom_call_target="__gpu$xla.gpu.triton"' in loops
-    assert "custom-call(" not in entry
-    assert "bf16[8192,1536]{1,0} copy(" not in text
+    arrays = ((ROWS, 384), jnp.bfloat16), ((384, 1536), jnp.bfloat16), ((116,), jnp.int32)
+    inside, around = compiled(architecture, product, *arrays)
+    assert 'custom_call_target="__gpu$xla.gpu.triton"' in inside
+    assert "custom-call(" not in around
+    assert "bf16[8192,1536]{1,0} copy(" not in inside + around
+
+
+@pytest.mark.parametrize(
+    ("side", "dtype", "kernel"),
+    [
+        (32, "bfloat16", "kernel_gradient"),
+        (64, "float32", "kernel_gradient"),
+        (64, "float32", "product"),
+    ],
+)
+def test_operands_are_turned_in_each_repetition(side: int, dtype: str, kernel: str):
+    layer = SparseLayer((384, 1536), (side, side), 24, -1, dtype)
+    engine, own = Mosaic(capability="9.0"), jnp.dtype(dtype)
+
+    def gradient(x, dy, kept):
+        return engine.kernel_gradient(x, dy, kept, layer)
+
+    def product(x, weights, kept):
+        return engine.product(x, weights, None, kept, layer)
+
+    is_product = kernel == "product"
+    second = (384 if is_product else ROWS, 1536)
+    inside, around = compiled(
+        "sm_90a",
+        product if is_product else gradient,
+        ((ROWS, 384), own),
+        (second, own),
+        ((24,), jnp.int32),
+    )
+    assert " transpose(" in inside
+    assert not re.findall(r"= \S+ fusion\(.*transpose", around)
+    assert "transpose(" not in around

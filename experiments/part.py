@@ -1,0 +1,47 @@
+"""Runs a part of a measurement as a program of its own, with a limit, and says why it failed."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+_ERROR = re.compile(r"(error|[\w.]+(Error|Exception|Interrupt|Exit)): ?.*")
+
+
+def run_part(script: str, words: Sequence[str], seconds: float, *, is_trial: bool) -> str:
+    """Runs a program of this folder.
+
+    Args:
+      script: its file.
+      words: its options.
+      seconds: how long it may take.
+      is_trial: whether it is told to measure nothing; then nothing is compiled well.
+
+    Returns:
+      Why it failed, in a line; empty if it did not.
+    """
+    command = [sys.executable, str(HERE / script), *words, *(["--smoke"] if is_trial else [])]
+    paths = [str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment["JAX_TRACEBACK_FILTERING"] = "off"
+    if is_trial:
+        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"took longer than {seconds:.0f} s"
+    if done.returncode == 0:
+        return ""
+    return error_line(done.stderr or done.stdout) or f"exit {done.returncode}"
+
+
+def error_line(text: str) -> str:
+    """The line of a program's output that names the last error, or else its last line."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    named = [line for line in lines if _ERROR.fullmatch(line)]
+    return (named or lines or [""])[-1]
