@@ -5,6 +5,7 @@ from jaxtyping import Array, Float
 
 from sparsemlp.linear import sparse_linear
 from sparsemlp.mlp import Linear
+from sparsemlp.spread import spread
 
 
 def mix_tokens(
@@ -34,10 +35,13 @@ def mix_tokens(
     """
     scale, shift = before
     if not layer.takes_scales:
-        return after * layer(scale * x + shift, axis=-2, engine=engine)
+        y = layer(spread(scale, x) * x + spread(shift, x), axis=-2, engine=engine)
+        return spread(after, y) * y
     y = sparse_linear(
         x, layer.kernel, axis=-2, mask=layer.mask, backward=layer.backward, engine=engine
     )
-    table = jnp.sum(layer.kept_kernel(), axis=0)[:, None] * shift
-    table = table if layer.bias is None else table + layer.bias[:, None]
-    return (scale * after) * y + table * after
+    wide = jnp.promote_types(y.dtype, jnp.float32)
+    scale, shift, after = (a.astype(wide) for a in (scale, shift, after))
+    table = jnp.sum(layer.kept_kernel().astype(wide), axis=0)[:, None] * shift
+    table = table if layer.bias is None else table + layer.bias[:, None].astype(wide)
+    return spread(scale * after, y) * y + spread(table * after, y)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from sparsemlp.errors import InputError
 from sparsemlp.mlp import Linear
 from sparsemlp.plan import Plan, layer_rules
+from sparsemlp.spread import spread
 from sparsemlp.varying import draw_part
 
 
@@ -98,15 +99,15 @@ class Affine(nn.Module):
     def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
         """Maps `[..., channels]` to the same shape."""
         x, scale, bias = promote_dtype(x, *self.parameters(x.shape[-1]), dtype=self.dtype)
-        return x * scale + bias
+        return x * spread(scale, x) + spread(bias, x)
 
     @nn.compact
     def parameters(
         self, channels: int
     ) -> tuple[Float[Array, " channels"], Float[Array, " channels"]]:
         """Scale and bias, float32 `[channels]` each."""
-        scale = self.param("scale", nn.initializers.ones_init(), (channels,))
-        bias = self.param("bias", nn.initializers.zeros_init(), (channels,))
+        scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
         return scale, bias
 
 
@@ -124,12 +125,13 @@ class LayerScale(nn.Module):
     def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
         """Maps `[..., channels]` to the same shape."""
         x, scale = promote_dtype(x, self.parameters(x.shape[-1]), dtype=self.dtype)
-        return x * scale
+        return x * spread(scale, x)
 
     @nn.compact
     def parameters(self, channels: int) -> Float[Array, " channels"]:
         """The scale, float32 `[channels]`."""
-        return self.param("scale", nn.initializers.constant(self.start), (channels,))
+        start = nn.initializers.constant(self.start)
+        return self.param("scale", start, (channels,), jnp.float32)
 
 
 class StochasticDepth(nn.Module):

@@ -21,6 +21,7 @@ LAYERS = (
         "averaging",
         "blocks",
         "gelu",
+        "spread",
         "config",
         "files",
         "hardware",

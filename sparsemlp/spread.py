@@ -1,0 +1,22 @@
+"""A parameter of each channel, spread over all rows so that its gradient is summed well."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def spread(parameter: Float[Array, "..."], over: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The parameter in the shape and dtype of an array.
+
+    Left to itself, the gradient of what is spread is summed in the dtype of the array: with
+    bfloat16 a sum over many rows comes to a stop as soon as it is 256 times a term. Here it is
+    summed in float32 at least; the values are the same.
+
+    Args:
+      parameter: of a shape that can be broadcast to that of `over`.
+      over: the array that it meets.
+
+    Returns:
+      An array like `over`.
+    """
+    wide = parameter.astype(jnp.promote_types(parameter.dtype, jnp.float32))
+    return jnp.broadcast_to(wide, over.shape).astype(over.dtype)
