@@ -4,6 +4,8 @@
 `x [..., in, channels]`, with the channels untouched. Sums are taken in float32 at least.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -71,7 +73,7 @@ def _over_tokens(kernel: Array, x: Array) -> Array:
 
     The kernel is repeated for each sample, so that neither x nor y is transposed in memory.
     """
-    samples = x.reshape(-1, *x.shape[-2:])
+    samples = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     kernels = jnp.broadcast_to(kernel, (samples.shape[0], *kernel.shape))
     y = _dot(kernels, samples, ((2,), (1,)), batch=1)
     return y.reshape(*x.shape[:-2], *y.shape[-2:])

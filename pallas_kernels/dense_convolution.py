@@ -134,7 +134,8 @@ def by_position(
 
     def at(position: Array) -> Array:
         row, column = down - 1 - position // across, across - 1 - position % across
-        return product(jax.lax.dynamic_slice(padded, (0, row, column, 0), seen))
+        zero = jnp.zeros_like(row)  # as wide as the others, whatever jax_enable_x64 says
+        return product(jax.lax.dynamic_slice(padded, (zero, row, column, zero), seen))
 
     found = jax.lax.map(at, jnp.arange(down * across, dtype=jnp.int32))
     return found.reshape(down, across, *found.shape[1:])

@@ -47,7 +47,11 @@ def check_block(block: Block) -> None:
 
 def check_ratio(ratio: float) -> None:
     """Raises InputError unless `0 <= ratio < 1`."""
-    if not isinstance(ratio, numbers.Real) or not 0 <= ratio < 1:
+    if not isinstance(ratio, numbers.Real):
+        raise InputError(
+            f"ratio {ratio!r} is no number of Python's: it shapes the program, pass float(ratio)"
+        )
+    if not 0 <= ratio < 1:
         raise InputError(
             f"ratio {ratio!r} is outside [0, 1): it is the fraction of blocks to drop, 0 for dense"
         )
@@ -123,4 +127,4 @@ def n_kept_blocks(n_blocks: int, ratio: float) -> int:
     The floats are the definition, as in Bespalov 2025: 0.7 of 960 blocks keeps 289, not 288.
     """
     check_ratio(ratio)
-    return math.ceil(n_blocks * (1 - ratio))
+    return math.ceil(n_blocks * (1 - float(ratio)))

@@ -28,6 +28,8 @@ from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings, describe_masking, describe_run, resolve
 
+_LONGEST_JOIN = 86_400.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
@@ -83,11 +85,21 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     arguments = sys.argv[1:] if arguments is None else arguments
     usual = Arguments(run=defaults)
     parsed = tyro.cli(Arguments, args=arguments, description=description, default=usual)
+    parsed = dataclasses.replace(
+        parsed,
+        out=parsed.out and parsed.out.expanduser(),
+        resume=parsed.resume and parsed.resume.expanduser(),
+    )
+    if not 0 < parsed.join_timeout < _LONGEST_JOIN:
+        raise InputError(
+            f"--join-timeout={parsed.join_timeout:g} is outside (0, {_LONGEST_JOIN:g}): seconds "
+            "to wait for the other processes"
+        )
     place = place_of(parsed.coordinator, parsed.processes, parsed.process, os.environ)
     if parsed.resume is not None and parsed.out is not None:
         raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
     if parsed.resume is None:
-        resolve(parsed.run, parsed.run.dataset)
+        _resolve_early(parsed.run)
     processes.join(place, parsed.join_timeout)
     processes.require_alike({"whether to --resume": parsed.resume is not None})
     if parsed.resume is None:
@@ -109,6 +121,22 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     return dataclasses.replace(parsed, run=run)
 
 
+def _resolve_early(config: Config) -> Settings:
+    """The settings before the data are known: `auto` may come to mean either of two sets.
+
+    Raises:
+      InputError: the options fit no set that the name may stand for.
+    """
+    try:
+        return resolve(config, config.dataset)
+    except InputError:
+        if config.dataset != "auto":
+            raise
+        with contextlib.suppress(InputError):
+            return resolve(config, "digits")
+        raise
+
+
 def _stored_config(folder: RunFolder) -> str:
     """The configuration that a run was started with, as JSON."""
     folder.check_resumable()
@@ -117,7 +145,7 @@ def _stored_config(folder: RunFolder) -> str:
 
 def _run(arguments: Arguments) -> int:
     config, resumed = arguments.run, arguments.resume
-    image_size = resolve(config, config.dataset).image_size
+    image_size = _resolve_early(config).image_size
     console = TalkativeConsole(highlight=False, quiet=not processes.is_first())
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         dataset = processes.in_turn(

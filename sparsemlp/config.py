@@ -209,7 +209,7 @@ def with_data(config: Config, found: str) -> Config:
       config: what the user chose.
       found: name of the data set that was loaded, which takes the place of `auto`.
     """
-    data_dir = None if config.data_dir is None else config.data_dir.absolute()
+    data_dir = None if config.data_dir is None else config.data_dir.expanduser().absolute()
     name = found if config.dataset == "auto" else located(config.dataset)
     return dataclasses.replace(config, dataset=name, data_dir=data_dir)
 

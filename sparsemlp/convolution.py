@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,7 +18,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups, prune_gradient
 from sparsemlp.image_activations import CompactImage, compact_image, skips
 from sparsemlp.linear import sparse_linear
-from sparsemlp.masks import GridMask, Mask
+from sparsemlp.masks import GridMask, Mask, check_mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -86,6 +87,7 @@ def sparse_conv(
     check_backward(backward)
     check_engine(engine)
     _check_shapes(x, kernel, bias, mask)
+    _check_strides(strides)
     size = (kernel.shape[0], kernel.shape[1])
     geometry = Geometry(strides, _resolved(padding, x.shape[1:3], size, strides))
     pooled = isinstance(activation, ActivationPooling) and activation.window != (1, 1)
@@ -232,10 +234,17 @@ def _resolved(
         if padding not in ("SAME", "VALID"):
             raise InputError(f"padding {padding!r} is unknown: SAME, VALID, or numbers of pixels")
         down, across = jax.lax.padtype_to_pads(tuple(image), size, strides, padding)
-    elif isinstance(padding, int):
-        down = across = (padding, padding)
+    elif isinstance(padding, int | numbers.Integral):
+        down = across = (int(padding), int(padding))
     else:
-        down, across = padding
+        try:
+            (above, below), (left, right) = padding
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"padding {padding!r} is not understood: SAME, VALID, pixels on every side, or "
+                "((above, below), (left, right))"
+            ) from error
+        down, across = (above, below), (left, right)
     sides = (int(down[0]), int(down[1])), (int(across[0]), int(across[1]))
     if min(min(side) for side in sides) < 0:
         raise InputError(f"padding {padding} is negative: choose pixels >= 0")
@@ -246,6 +255,12 @@ def _resolved(
                 f"{size[0]}x{size[1]}: pad it, or give larger images"
             )
     return sides
+
+
+def _check_strides(strides: tuple[int, int]) -> None:
+    pair = isinstance(strides, Sequence) and len(strides) == 2
+    if not pair or not all(isinstance(n, numbers.Integral) and n > 0 for n in strides):
+        raise InputError(f"strides {strides!r} are not (down, across): two positive integers")
 
 
 def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: Mask | None) -> None:
@@ -259,6 +274,7 @@ def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: Mask | None
     n_out = kernel.shape[3]
     if bias is not None and bias.shape != (n_out,):
         raise InputError(f"bias of shape {bias.shape} does not fit {n_out} outputs")
+    check_mask(mask)
     matrix = (math.prod(kernel.shape[:3]), n_out)
     if mask is not None and mask.kernel_shape != matrix:
         raise InputError(

@@ -11,6 +11,7 @@ from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float, Float32
 
 from sparsemlp.convolution import Padding, sparse_conv
+from sparsemlp.errors import InputError
 from sparsemlp.plan import Plan, layer_rules
 
 
@@ -54,6 +55,10 @@ class SparseConv(nn.Module):
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch new_height new_width features"]:
         """Maps `[batch, height, width, channels]` to `[batch, new_height, new_width, features]`."""
+        if x.ndim != 4:
+            raise InputError(
+                f"x of shape {x.shape} is not [batch, height, width, channels]: give a batch"
+            )
         return self.function(x.shape[3])(x)
 
     @nn.compact
@@ -120,8 +125,8 @@ class BatchNormScales(nn.Module):
         mutable, the variance unbiased.
         """
         channels = y.shape[-1]
-        gamma = self.param("scale", nn.initializers.ones_init(), (channels,))
-        beta = self.param("bias", nn.initializers.zeros_init(), (channels,))
+        gamma = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
+        beta = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
         means = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         variances = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         mean, variance = means.value, variances.value

@@ -13,7 +13,7 @@ from sparsemlp.activations import CompactActivation, compact
 from sparsemlp.engines import check_engine, choose_engine, choose_for_grid, choose_unmasked
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups, prune_gradient, pruned_input_gradient
-from sparsemlp.masks import GridMask, KeptByProduct, Mask
+from sparsemlp.masks import GridMask, KeptByProduct, Mask, check_mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -52,6 +52,9 @@ def sparse_linear(
     dY' = dY. The backward passes are the two of Bespalov 2025 and the straight-through estimator
     of SR-STE; the activation rules those of Barley & Fröning (arXiv 2311.16883, 2409.11902), the
     gradient rule that of McDanel, Dinh and Magallanes (SDGP). db is the sum of dY.
+
+    It is differentiated once and in reverse. Second derivatives of masked layers need the engine
+    `reference`; there is no forward mode (`jax.jvp`).
 
     Args:
       x: `[..., in]`, or `[..., in, channels]` with `axis = -2`.
@@ -253,6 +256,7 @@ def _check_shapes(
         )
     if bias is not None and bias.shape != (out_features,):
         raise InputError(f"bias of shape {bias.shape} does not fit {out_features} outputs")
+    check_mask(mask)
     if mask is not None and mask.kernel_shape != (in_features, out_features):
         raise InputError(
             f"the mask is for a kernel [in, out] = {mask.kernel_shape}, not {kernel.shape}"

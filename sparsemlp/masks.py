@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import layout
 from sparsemlp.blocks import Block, block_grid
+from sparsemlp.errors import InputError
 
 
 class KeptByProduct(NamedTuple):
@@ -173,3 +174,12 @@ class GridMask:
 
 
 Mask = BlockMask | GridMask
+
+
+def check_mask(mask: object) -> None:
+    """Raises InputError unless `mask` is None, a BlockMask or a GridMask."""
+    if mask is not None and not isinstance(mask, BlockMask | GridMask):
+        raise InputError(
+            f"a mask of type {type(mask).__name__} is not understood: pass a BlockMask, as "
+            "select_blocks makes it, or a GridMask; of booleans, GridMask of those of the blocks"
+        )

@@ -6,6 +6,7 @@ are those of one device to rounding: what is random is drawn for the whole batch
 takes its part. Devices may belong to several processes, of which each runs the same program.
 """
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,8 @@ def data_mesh(n_devices: int | None, batch_size: int) -> Mesh | None:
       batch_size: images in a step, of all devices together.
 
     Raises:
-      InputError: there are not so many devices, or they do not divide the batch.
+      InputError: there are not so many devices, they do not divide the batch, or processes have
+        different numbers of them.
     """
     devices, n_processes = jax.devices(), jax.process_count()
     if n_devices is None:
@@ -36,6 +38,13 @@ def data_mesh(n_devices: int | None, batch_size: int) -> Mesh | None:
         raise InputError(
             f"--devices={n_devices}: {n_processes} processes train on all of their {len(devices)} "
             "devices together: leave --devices out, or let each process see fewer"
+        )
+    counts = collections.Counter(device.process_index for device in devices)
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"process {index} has {counts[index]}" for index in sorted(counts))
+        raise InputError(
+            f"every process needs as many devices as the others, but {each}: let those with more "
+            "see fewer (CUDA_VISIBLE_DEVICES, JAX_NUM_CPU_DEVICES)"
         )
     if not 1 <= n_devices <= len(devices):
         more = "; JAX_NUM_CPU_DEVICES=N makes N of a CPU" if jax.default_backend() == "cpu" else ""

@@ -56,9 +56,14 @@ def _place_in_slurm(environment: Mapping) -> Place | None:
     """Tasks of one step that `srun` started; a batch script itself is no such task."""
     count = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
-    first = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
-    if count < 2 or first is None:
+    if count < 2 or not nodes:
         return None
     number = int(environment["SLURM_JOB_ID"]) + int(environment.get("SLURM_STEP_ID", "0"))
-    host = first[1] + (first[2] or "")
+    host = _first_host(nodes)
     return Place(f"{host}:{61440 + number % 4096}", count, int(environment["SLURM_PROCID"]))
+
+
+def _first_host(nodes: str) -> str:
+    """The first of a list of nodes as SLURM writes it, such as `gpu[03-04,07]-ib,login`."""
+    own = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", own[0] if own else nodes)

@@ -204,9 +204,12 @@ def masked_kernels(
         matching = {pattern for pattern in plan if fnmatch.fnmatchcase(joined, pattern)}
         unmatched -= matching
         if matching and not _is_kernel(leaf):
+            way_out = "end the pattern in /kernel"
+            if joined.endswith("kernel"):
+                way_out = "of stacked layers select masks one by one, with jax.vmap"
             raise InputError(
                 f"plan pattern {min(matching)!r} matches {joined} of shape {leaf.shape}: rules "
-                "apply to kernels [in, out] and [down, across, in, out], end the pattern in /kernel"
+                f"apply to kernels [in, out] and [down, across, in, out], {way_out}"
             )
         rule = masking_for(plan, path)
         if rule is not None:

@@ -88,7 +88,7 @@ class PopulationRun:
         states, seconds, step = self._restore() if resume else (None, 0.0, 0)
         population = {"members": self._trainer.n_members, "engine": "reference"}
         for recorder in self._recorders:
-            recorder.describe({"population": population})
+            recorder.describe({"population": population, "devices": 1})
         state = self._trainer.initial() if states is None else self._trainer.stack(states)
         for index, recorder in enumerate(self._recorders):
             if not recorder.checkpoints.steps():

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError, SaveError, WorkerError
 from sparsemlp.lifeline import DIED, Lifeline, LostError, end_now
 from sparsemlp.place import Place
 from sparsemlp.relay import relay
@@ -192,6 +192,8 @@ def _give_up(lifeline: Lifeline, error: BaseException) -> None:
         time.sleep(60)  # the listening thread is ending this process
     if isinstance(error, InputError | SaveError):
         lifeline.fail(f"error: {where}: {error}", 2)
+    elif isinstance(error, WorkerError):
+        lifeline.fail(f"stopped: {where}: {error}; go on with --resume", DIED)
     elif isinstance(error, KeyboardInterrupt):
         lifeline.fail(f"stopped at once, as {where} was", 130)
     elif isinstance(error, SystemExit | BrokenPipeError):

@@ -67,8 +67,8 @@ def step_costs(
     """
     if fused and (backward != "masked" or not {"XChannel1", "XChannel2"} <= set(masking)):
         raise InputError(
-            "only a channel MLP whose two layers are masked, with the masked backward, is fused: "
-            "mask XChannel, or leave the fusion out"
+            "the fused channel MLP is counted for two masked layers with the masked backward "
+            f"alone, not for {backward}: mask XChannel, or leave the fusion out"
         )
     dense_flops, masked_flops = _flops(shapes, masking, backward, run.batch_size, fused)
     moved = _weight_bytes(shapes, masking, backward, run, fused) + _update_bytes(shapes, masking)

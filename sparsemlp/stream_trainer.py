@@ -20,6 +20,7 @@ from sparsemlp.data.imagenet import (
     training_pipeline,
     validation_pipeline,
 )
+from sparsemlp.errors import InputError
 from sparsemlp.evaluation import Evaluation
 from sparsemlp.parallel import join, split, usable
 from sparsemlp.processes import wait_for_all
@@ -166,6 +167,11 @@ class StreamTrainer(PhasedTrainer):
         self._unreadable[name] = pipeline.n_unreadable
         if total is None:
             raise ValueError("an epoch has at least one batch")
+        if not int(total.images):
+            raise InputError(
+                f"none of the {len(source)} {name.replace('_', '-')} images can be read: repair "
+                "or replace them"
+            )
         return total
 
     def _training_from(self, epoch: int, position: int) -> Pipeline:

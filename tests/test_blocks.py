@@ -1,7 +1,9 @@
 """Block geometry: reading, writing, dividing, and how many blocks a ratio keeps."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from sparsemlp.blocks import (
@@ -65,8 +67,10 @@ def test_a_ratio_from_zero_to_just_below_one_is_accepted(ratio):
     assert 1 <= n_kept_blocks(7, ratio) <= 7
 
 
-def test_the_published_case_0_7_of_960_keeps_289():
+def test_the_published_case_0_7_of_960_keeps_289(unchecked):
     assert n_kept_blocks(960, 0.7) == 289
+    narrow: Any = np.float32(0.7)
+    assert n_kept_blocks(960, narrow) == n_kept_blocks(960, float(narrow)) == 289
 
 
 @pytest.mark.parametrize("n_blocks", [1, 2, 3, 10, 960, 16384])

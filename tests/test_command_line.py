@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import tiny
 
+from sparsemlp import command_line
 from sparsemlp.config import Config
 from sparsemlp.config_file import to_json
+from sparsemlp.errors import InputError
 from sparsemlp.settings import resolve
 
 compilation_cache = tiny.compilation_cache
@@ -74,6 +76,8 @@ MODEL_STRING = "--config=ResMLP1 @ XPatch = masked 0.5 (2, 2);"
         (["--flip=2"], "2.0"),
         (["--checkpoint-every=-1"], "--checkpoint-every=-1"),
         (["--resume=somewhere"], "--resume and --out"),
+        (["--join-timeout=inf"], "--join-timeout=inf"),
+        (["--join-timeout=-1"], "--join-timeout=-1"),
     ],
 )
 def test_a_bad_option_is_one_line_that_names_it(data, tmp_path, capsys, options, named):
@@ -81,6 +85,16 @@ def test_a_bad_option_is_one_line_that_names_it(data, tmp_path, capsys, options,
     assert tiny.start(data, out, *options) == 2
     assert named in error_line(capsys)
     assert not out.exists()
+
+
+def test_auto_takes_options_that_fit_one_of_its_sets():
+    # Of digits 30 epochs are masked from the fourth on, of CIFAR-10 200 from the eleventh.
+    settings = command_line._resolve_early(Config(ratio=0.5, block="8x8", freeze_epoch=5))
+    assert settings.freeze_epoch == 5
+    with pytest.raises(InputError, match="--lr"):
+        command_line._resolve_early(Config(lr=-1.0))
+    with pytest.raises(InputError, match="freeze"):
+        command_line._resolve_early(Config(dataset="cifar10", ratio=0.5, freeze_epoch=5))
 
 
 def plain(data: Path, out: Path, *more: str) -> int:

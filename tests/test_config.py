@@ -36,3 +36,4 @@ def test_auto_becomes_what_was_found_and_the_folder_of_data_absolute(folder):
     found = with_data(Config(data_dir=Path("data")), "digits")
     assert (found.dataset, found.data_dir) == ("digits", folder / "data")
     assert with_data(Config(dataset="images"), "images").dataset == str(folder / "images")
+    assert with_data(Config(data_dir=Path("~/data")), "digits").data_dir == Path.home() / "data"

@@ -220,6 +220,18 @@ def test_bfloat16_in_bfloat16_out():
         np.testing.assert_allclose(a.astype(jnp.float32), b, atol=0.05 * np.abs(b).max())
 
 
+def test_wide_integers_change_nothing():
+    x, kernel, _, dy = operands(1)
+    rule = ActivationPruning((4, 4), 0.5)
+
+    def gradient() -> jax.Array:
+        return jax.grad(lambda k: jnp.vdot(sparse_conv(x, k, activation=rule), dy))(kernel)
+
+    wanted = gradient()
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(gradient(), wanted)
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -230,6 +242,10 @@ def test_bfloat16_in_bfloat16_out():
         ({"bias": normal(7)}, r"bias of shape \(7,\) does not fit 8 outputs"),
         ({"padding": "FULL"}, "padding 'FULL' is unknown: SAME, VALID, or numbers"),
         ({"padding": -1}, "padding -1 is negative"),
+        ({"padding": (1, 1)}, r"padding \(1, 1\) is not understood: SAME"),
+        ({"strides": 2}, r"strides 2 are not \(down, across\)"),
+        ({"strides": (0, 1)}, r"strides \(0, 1\) are not"),
+        ({"mask": jnp.ones((36, 8), bool)}, "mask of type ArrayImpl is not understood"),
         ({"x": normal(1, 2, 6, 4), "padding": 0}, "2x6 pixels is smaller than the kernel 3x3"),
         ({"engine": "fast"}, "engine 'fast' is unknown"),
         ({"mask": MASK, "engine": "cpu"}, "engine 'cpu' masks .* of 3x3: choose auto"),

@@ -65,6 +65,11 @@ def test_without_a_plan_it_is_flax_linens_conv(options):
         np.testing.assert_allclose(a, b, rtol=0, atol=16 * eps * (1 + np.abs(b).max()))
 
 
+def test_an_image_without_a_batch_is_refused(unchecked):
+    with pytest.raises(InputError, match="give a batch"):
+        SparseConv(4, (3, 3)).init(jax.random.key(0), jnp.ones((8, 8, 3)))
+
+
 def test_a_plan_gives_it_masks_and_rules():
     model = OneConv({"conv/kernel": RULES})
     params = model.init(jax.random.key(0), X)["params"]

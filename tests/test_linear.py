@@ -326,6 +326,7 @@ def test_operands_meet_in_their_common_dtype_and_gradients_keep_their_own():
             {"mask": BlockMask(jnp.array([0], jnp.int32), (8, 6), (2, 2))},
             ["mask", "(8, 6)", "(6, 8)"],
         ),
+        ({"mask": jnp.ones((6, 8), bool)}, ["mask of type ArrayImpl", "select_blocks"]),
         ({"axis": 0}, ["axis 0", "-1 (features)", "-2 (tokens)"]),
         ({"axis": 1}, ["axis 1", "-1 (features)", "-2 (tokens)"]),
         ({"backward": "unmasked"}, ["backward 'unmasked'", "masked, dense, straight_through"]),

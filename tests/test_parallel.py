@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +101,14 @@ def test_resnet9_is_refused_in_several_processes_by_name(monkeypatch, tmp_path, 
     flags = tiny.flags(model="resnet9", epochs=1, batch_size=8, width=4)
     assert tiny.command(*flags, f"--dataset={data}", f"--out={tmp_path / 'run'}") == 2
     assert "train it in one process, without --processes" in capsys.readouterr().err
+
+
+def test_processes_with_different_numbers_of_devices_are_refused(monkeypatch):
+    unlike = [SimpleNamespace(process_index=index) for index in (0, 1, 1, 1)]
+    monkeypatch.setattr(jax, "devices", lambda: unlike)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(InputError, match="process 0 has 1, process 1 has 3: let those with more"):
+        data_mesh(None, 8)
 
 
 def test_several_processes_train_on_all_of_their_devices(monkeypatch):

@@ -28,6 +28,8 @@ def test_flags_say_the_place_whatever_slurm_says():
         ("node[001-004,9]", "node001"),
         ("node[7,9],other", "node7"),
         ("gpu-a[10-12]", "gpu-a10"),
+        ("n[01-02]-ib,other", "n01-ib"),
+        ("rack[0-1]n[2,4-7]", "rack0n2"),
     ],
 )
 def test_the_tasks_of_a_slurm_step_meet_on_its_first_node(nodes, host):

@@ -168,3 +168,9 @@ def test_block_counts_follow_the_order_of_the_masks(params):
 def test_a_tie_below_the_most_specific_pattern_does_not_matter():
     plan = {"*_0/XPatch/kernel": SMALL, "b*0/XPatch/kernel": LARGE, "/".join(PATH): OTHER}
     assert masking_for(plan, PATH) == OTHER
+
+
+def test_of_stacked_kernels_it_says_how_to_select():
+    params = {"layers": {"kernel": jnp.ones((3, 8, 8))}}
+    with pytest.raises(InputError, match=r"\(3, 8, 8\).*of stacked layers .* jax.vmap"):
+        check_plan(params, {"*/kernel": BlockMasking((4, 4), 0.5)})

@@ -117,6 +117,7 @@ def test_each_folder_holds_what_a_single_run_leaves(together, alone):
         assert dataclasses.asdict(read_config(one / "config.json")) == dataclasses.asdict(settings)
         environment = json.loads((one / "environment.json").read_text())
         assert environment["population"] == {"members": 3, "engine": "reference"}
+        assert environment["devices"] == 1
 
 
 def test_each_member_ends_as_its_run_alone(together, alone):

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import launch
@@ -13,7 +14,7 @@ import pytest
 import tiny
 
 from sparsemlp import processes
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, WorkerError
 from sparsemlp.lifeline import DIED
 
 compilation_cache = tiny.compilation_cache
@@ -43,6 +44,20 @@ def test_one_process_agrees_with_itself():
     assert processes.in_turn(lambda: 3) == 3
     processes.require_alike({"anything": 1})
     assert processes.leave(3) == 3
+
+
+def test_a_decoder_that_died_ends_all_processes_as_it_ends_one(monkeypatch, unchecked):
+    told = []
+    lifeline = SimpleNamespace(index=1, fail=lambda *given: told.append(given))
+    monkeypatch.setattr(processes, "_lifeline", lifeline)
+    monkeypatch.setattr(processes, "_failed", False)
+
+    def program() -> int:
+        raise WorkerError("a worker was killed")
+
+    with pytest.raises(WorkerError):
+        processes.guarded(program)
+    assert told == [("stopped: process 1: a worker was killed; go on with --resume", DIED)]
 
 
 class Together:

@@ -25,6 +25,7 @@ from sparsemlp.data.imagenet import (
 )
 from sparsemlp.data.imagenet.decoding import decode_validation
 from sparsemlp.data.imagenet.folder import FolderSource
+from sparsemlp.errors import InputError
 from sparsemlp.evaluation import Evaluation, evaluate
 from sparsemlp.program import build_program
 from sparsemlp.schedule import DENSE, MASKED
@@ -192,6 +193,20 @@ def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path
     assert measures["training_unreadable"] == measures["validation_unreadable"] == 1
     assert measures["seconds_waiting"] > 0
     assert trainer.measures()["seconds_waiting"] == 0
+
+
+def test_a_set_without_a_readable_image_is_refused(tmp_path: Path):
+    folder = write_folder(tmp_path / "tiny")
+    for image in (folder / "val").rglob("*.JPEG"):
+        image.write_bytes(b"no image")
+    damaged = open_image_set(str(folder), image_size=tiny_stream.IMAGE_SIZE)
+    with trainer_of(damaged, settings(damaged, unreadable=1.0)) as trainer:
+        state = initial_state(trainer._program)
+        with (
+            pytest.warns(UserWarning, match="cannot be read"),
+            pytest.raises(InputError, match=r"none of the .* validation images can be read"),
+        ):
+            trainer.evaluate(state, MASKED)
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ Held = tuple[UInt8[np.ndarray, "n height width channels"], Int32[np.ndarray, " n
 
 
 def hold_out(dataset: ImageDataset, share: float) -> tuple[ImageDataset, Held | None]:
-    """Takes evenly spaced training images out of a data set, to validate on them.
+    """Takes training images out of a data set, evenly spaced in each class, to validate on them.
 
     Args:
         dataset: The data set.
@@ -74,7 +74,9 @@ def hold_out(dataset: ImageDataset, share: float) -> tuple[ImageDataset, Held | 
     """
     if share == 0:
         return dataset, None
-    taken = evenly_spaced(len(dataset.train_labels), share)
+    by_class = np.argsort(dataset.train_labels, kind="stable")
+    taken = np.zeros(len(by_class), bool)
+    taken[by_class[evenly_spaced(len(by_class), share)]] = True
     left = replace(
         dataset,
         train_images=dataset.train_images[~taken],

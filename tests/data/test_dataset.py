@@ -62,6 +62,16 @@ def test_held_out_images_are_taken_evenly_and_none_is_lost(n_images, share, n_ta
     np.testing.assert_array_equal(left.train_images[:, 0, 0, 0], left.train_labels)
 
 
+@pytest.mark.parametrize("order", ["interleaved", "sorted"])
+def test_every_class_is_held_out_alike(order):
+    labels = np.arange(200, dtype=np.int32) % 10
+    dataset = tiny_dataset(200)
+    labels = np.sort(labels) if order == "sorted" else labels
+    _, held = hold_out(dataclasses.replace(dataset, train_labels=labels), 0.1)
+    assert held is not None
+    assert np.bincount(held[1]).tolist() == [2] * 10
+
+
 def test_nothing_is_held_out_unless_asked_and_never_all_or_none():
     dataset = tiny_dataset(8)
     assert hold_out(dataset, 0.0) == (dataset, None)

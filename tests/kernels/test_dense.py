@@ -80,3 +80,7 @@ def test_bfloat16_products_are_summed_in_float32():
     ):
         assert y.dtype == jnp.bfloat16
         np.testing.assert_array_equal(y.astype(jnp.float32).ravel(), float(expected))
+
+
+def test_no_channels_along_the_tokens_are_no_numbers():
+    assert dense.product(jnp.ones((3, 4, 0)), jnp.ones((4, 6)), None, -2).shape == (3, 6, 0)
