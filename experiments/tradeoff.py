@@ -127,6 +127,10 @@ def draw_tradeoff(
       out: the picture, PNG, PDF or SVG by its ending.
     """
     check_picture(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out={out} cannot be written: {error.strerror}") from error
     paths = [p.parent for p in sorted(folder.glob("**/metrics.jsonl")) if p.stat().st_size]
     if not paths:
         raise InputError(f"no run with a finished epoch lies below {folder}: give a folder of runs")
@@ -144,6 +148,7 @@ def draw_tradeoff(
             points, f"last epoch, memory as XLA for {jax.default_backend()} plans it"
         )
     save_as(figure, out)
+    print(out)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
 from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.run_folder import RunFolder
+from sparsemlp.schedule import LEVELS, cubic_level
 from sparsemlp.settings import Settings, describe_masking, describe_run, resolve
 
 _LONGEST_JOIN = 86_400.0
@@ -137,6 +138,17 @@ def _resolve_early(config: Config) -> Settings:
         raise
 
 
+def _density_in_words(settings: Settings, density: float) -> str:
+    """Which share of the masked kernels is kept from when on, epochs counted from 1."""
+    first = settings.mask_start_epoch + 1
+    if settings.ratio_schedule == "cubic":
+        length = settings.ramp_epochs or 0
+        whole = next(n for n in range(length + 1) if cubic_level(n, length) == LEVELS)
+        return f"density falling from epoch {first} on, to {density:.3f} in epoch {first + whole}"
+    least = "at least " if settings.ratio_schedule == "adaptive" else ""
+    return f"density {least}{density:.3f} from epoch {first}"
+
+
 def _stored_config(folder: RunFolder) -> str:
     """The configuration that a run was started with, as JSON."""
     folder.check_resumable()
@@ -201,7 +213,7 @@ def _announce(reporter: Reporter, run: Run) -> None:
     if run.density < 1 and settings.mask_start_epoch >= settings.epochs:
         masking += f", but dense: --mask-start-epoch={settings.mask_start_epoch} is never reached"
     elif run.density < 1:
-        masking += f", density {run.density:.3f} from epoch {settings.mask_start_epoch + 1}"
+        masking += f", {_density_in_words(settings, run.density)}"
     reporter.say(
         f"model   {recipe(settings.model).title}, {run.parameters:,} parameters, {masking}"
     )

@@ -52,14 +52,18 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
     Raises:
       InputError: an option is out of its range, does nothing, or needs another one.
     """
+    for name, default in NEED_A_MASK.items():
+        value = getattr(config, name)
+        if value != default and not masked:
+            raise InputError(f"--{name.replace('_', '-')}={value} needs a mask: give --ratio")
     dynamics(config)
     schedule = mask_schedule(config)
     check_budget(config.budget)
     freeze, ramp, hold_out = config.freeze_epoch, config.ramp_epochs, config.hold_out or 0.0
     if freeze is not None and freeze <= schedule.start:
         raise InputError(
-            f"--freeze-epoch={freeze} is not after the first masked epoch, {schedule.start}: there "
-            "would be no mask to keep; choose a later one"
+            f"--freeze-epoch={freeze} is not after the first masked epoch, {schedule.start} (both "
+            "counted from 0): there would be no mask to keep; choose a later one"
         )
     if ramp is not None and schedule.kind != "cubic":
         raise InputError(f"--ramp-epochs={ramp} needs --ratio-schedule=cubic")
@@ -82,10 +86,6 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
             "--budget=global ranks the blocks of all layers when masking starts, and "
             "--score=gradient knows them only within a step: choose --budget=erk, or another score"
         )
-    for name, default in NEED_A_MASK.items():
-        value = getattr(config, name)
-        if value != default and not masked:
-            raise InputError(f"--{name.replace('_', '-')}={value} needs a mask: give --ratio")
 
 
 def in_words(config: Config) -> list[str]:

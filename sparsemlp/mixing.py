@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from sparsemlp.linear import sparse_linear
 from sparsemlp.mlp import Linear
-from sparsemlp.spread import spread
+from sparsemlp.spread import scaled, spread
 
 
 def mix_tokens(
@@ -35,8 +35,8 @@ def mix_tokens(
     """
     scale, shift = before
     if not layer.takes_scales:
-        y = layer(spread(scale, x) * x + spread(shift, x), axis=-2, engine=engine)
-        return spread(after, y) * y
+        y = layer(scaled(x, scale) + spread(shift, x), axis=-2, engine=engine)
+        return scaled(y, after)
     y = sparse_linear(
         x, layer.kernel, axis=-2, mask=layer.mask, backward=layer.backward, engine=engine
     )
@@ -44,4 +44,4 @@ def mix_tokens(
     scale, shift, after = (a.astype(wide) for a in (scale, shift, after))
     table = jnp.sum(layer.kept_kernel().astype(wide), axis=0)[:, None] * shift
     table = table if layer.bias is None else table + layer.bias[:, None].astype(wide)
-    return spread(scale * after, y) * y + spread(table * after, y)
+    return scaled(y, scale * after) + spread(table * after, y)

@@ -15,7 +15,7 @@ from sparsemlp.gelu import gelu
 from sparsemlp.linear import sparse_linear
 from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.rules import ActivationPooling, ActivationPruning, Backward, GradientPruning
-from sparsemlp.spread import spread
+from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import varying_alike
 
 
@@ -131,12 +131,12 @@ def sparse_mlp(
     scales = [*(before or ()), *(() if after is None else (after,))]
     fusion = _fusion(x, first, second, scales, engine)
     if fusion is None:
-        y = x if before is None else x * spread(before[0], x) + spread(before[1], x)
+        y = x if before is None else scaled(x, before[0]) + spread(before[1], x)
         with jax.named_scope("first"):
             y = gelu(first(y, engine=engine))
         with jax.named_scope("second"):
             y = second(y, engine=engine)
-        y = y if after is None else y * spread(after, y)
+        y = y if after is None else scaled(y, after)
         return x + y if residual else y
     operands = _Operands(first.kernel, first.bias, second.kernel, second.bias, before, after)
     arrays, structure = jax.tree.flatten((x, *_kept_of(first, second), operands))
@@ -166,9 +166,9 @@ def _kept_of(*layers: Linear) -> list[Array]:
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:
     """The layer that does the same to x as this one does to `scale * x + shift`."""
     kept = layer.kept_kernel()
-    shifted = jnp.sum(spread(shift[:, None], kept) * kept, axis=0)
+    shifted = jnp.sum(scaled(kept, shift[:, None]), axis=0)
     bias = shifted if layer.bias is None else layer.bias + shifted
-    return dataclasses.replace(layer, kernel=kept * spread(scale[:, None], kept), bias=bias)
+    return dataclasses.replace(layer, kernel=scaled(kept, scale[:, None]), bias=bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,8 +192,7 @@ class _Fusion:
             first = _fold_before(first, *operands.before)
         if operands.after is not None:
             bias = None if second.bias is None else second.bias * operands.after
-            kernel = second.kept_kernel()
-            kernel = kernel * spread(operands.after, kernel)
+            kernel = scaled(second.kept_kernel(), operands.after)
             second = dataclasses.replace(second, kernel=kernel, bias=bias)
         return (first.kernel, first.bias), (second.kernel, second.bias)
 

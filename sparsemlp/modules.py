@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from sparsemlp.errors import InputError
 from sparsemlp.mlp import Linear
 from sparsemlp.plan import Plan, layer_rules
-from sparsemlp.spread import spread
+from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import draw_part
 
 
@@ -99,7 +99,7 @@ class Affine(nn.Module):
     def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
         """Maps `[..., channels]` to the same shape."""
         x, scale, bias = promote_dtype(x, *self.parameters(x.shape[-1]), dtype=self.dtype)
-        return x * spread(scale, x) + spread(bias, x)
+        return scaled(x, scale) + spread(bias, x)
 
     @nn.compact
     def parameters(
@@ -125,7 +125,7 @@ class LayerScale(nn.Module):
     def __call__(self, x: Float[Array, "*batch channels"]) -> Float[Array, "*batch channels"]:
         """Maps `[..., channels]` to the same shape."""
         x, scale = promote_dtype(x, self.parameters(x.shape[-1]), dtype=self.dtype)
-        return x * spread(scale, x)
+        return scaled(x, scale)
 
     @nn.compact
     def parameters(self, channels: int) -> Float[Array, " channels"]:

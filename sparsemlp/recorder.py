@@ -232,7 +232,8 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         good = self.folder.checkpoints / str(self.checkpoints.steps()[-1])
         return (
             f"loss or parameters became NaN or infinite in epoch {epoch + 1}, at or before step "
-            f"{step}; the last good checkpoint is {good}; lower --lr, or go on with --allow-nan"
+            f"{step}; the last good checkpoint is {good}: start a new run with a lower --lr, or go "
+            f"on with --resume {self.folder.path} --allow-nan"
         )
 
     def _metadata(self, seconds: float) -> Record:

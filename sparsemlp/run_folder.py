@@ -49,10 +49,10 @@ class RunFolder:
                 "with --out"
             ) from error
         if occupied:
-            raise InputError(
-                f"the run folder {self.path} is not empty: continue that run with "
-                f"--resume {self.path}, or choose another folder with --out"
-            )
+            way_out = "choose another folder with --out"
+            if self.config.is_file():
+                way_out = f"continue that run with --resume {self.path}, or {way_out}"
+            raise InputError(f"the run folder {self.path} is not empty: {way_out}")
 
     def check_resumable(self) -> None:
         """Raises InputError unless a run was started in this folder."""

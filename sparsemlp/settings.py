@@ -110,7 +110,24 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings = Settings(**(values | changes))
     check(settings)
+    _check_said_in_vain(config)
     return settings
+
+
+def _check_said_in_vain(config: Config) -> None:
+    """Raises InputError for an option of a mask where no ratio was chosen, not even 0."""
+    if config.ratio is not None or config.config is not None:
+        return
+    said = {"block": config.block is not None, "backward": config.backward != "masked"}
+    said["score"] = config.score != "l2"
+    pruned = config.activation is not None or config.gradient is not None
+    said["mask_layers"] = config.mask_layers is not None and not pruned
+    for name, value in said.items():
+        if value:
+            raise InputError(
+                f"{flag(name)}={getattr(config, name)} needs a mask: give --ratio, such as "
+                "--ratio=0.8, or --ratio=0 for a dense run"
+            )
 
 
 def check(config: Settings) -> None:

@@ -1,5 +1,6 @@
 """A parameter of each channel, spread over all rows so that its gradient is summed well."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -20,3 +21,12 @@ def spread(parameter: Float[Array, "..."], over: Float[Array, "..."]) -> Float[A
     """
     wide = parameter.astype(jnp.promote_types(parameter.dtype, jnp.float32))
     return jnp.broadcast_to(wide, over.shape).astype(over.dtype)
+
+
+def scaled(x: Float[Array, "..."], scale: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`x * scale`, the scale spread over x; the backward pass keeps x and the scale as it is."""
+
+    def multiply(x: Array, scale: Array) -> Array:
+        return x * spread(scale, x)
+
+    return jax.checkpoint(multiply, prevent_cse=False)(x, scale)

@@ -95,7 +95,9 @@ def train_sweep(
                         reporter.end(run.name, outcome.told)
             number = interruption.signal
         states = _states(sweep, folder)
-        console.print(f"done    {_counted(states)}, in {folder.path}", markup=False, soft_wrap=True)
+        so_far = number is not None and states["finished"] + states["failed"] < len(sweep.runs)
+        word = "so far " if so_far else "done   "
+        console.print(f"{word} {_counted(states)}, in {folder.path}", markup=False, soft_wrap=True)
         if number is not None and states["finished"] + states["failed"] < len(sweep.runs):
             console.print(
                 f"interrupted by {interruption.name}; all is saved, go on with:\n  "
@@ -168,7 +170,8 @@ def _states(sweep: Sweep, folder: SweepFolder) -> Counter[State]:
 
 def _counted(states: Counter[State]) -> str:
     order: tuple[State, ...] = ("finished", "failed", "begun", "new")
-    return ", ".join(f"{states[state]} {state}" for state in order if states[state])
+    words = {"new": "not begun"}
+    return ", ".join(f"{states[s]} {words.get(s, s)}" for s in order if states[s])
 
 
 def _tell_failures(sweep: Sweep, folder: SweepFolder, console: Console) -> None:

@@ -196,6 +196,20 @@ def test_out_of_range_is_one_line_with_the_value(chosen, message):
 
 
 @pytest.mark.parametrize(
+    "option", [{"block": "8x8"}, {"backward": "dense"}, {"score": "l1"}, {"mask_layers": "XPatch"}]
+)
+def test_an_option_of_a_mask_needs_one(option):
+    with pytest.raises(InputError, match=r"needs a mask: give --ratio.*--ratio=0 for a dense run"):
+        resolve(Config(**option), "cifar10")
+    dense = resolve(Config(**option, ratio=0.0), "cifar10")
+    assert resolve(dense, "cifar10") == dense
+
+
+def test_layers_may_be_named_for_another_rule():
+    assert resolve(Config(mask_layers="XPatch", activation="8x8:0.5"), "cifar10").ratio == 0
+
+
+@pytest.mark.parametrize(
     "other",
     [
         {"block": "4x4"},
