@@ -27,7 +27,13 @@ from sparsemlp.recipes import recipe
 from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.schedule import LEVELS, cubic_level
-from sparsemlp.settings import Settings, describe_masking, describe_run, resolve
+from sparsemlp.settings import (
+    Settings,
+    check_said_in_vain,
+    describe_masking,
+    describe_run,
+    resolve,
+)
 
 _LONGEST_JOIN = 86_400.0
 
@@ -101,6 +107,7 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
         raise InputError("--resume and --out exclude each other: a resumed run keeps its folder")
     if parsed.resume is None:
         _resolve_early(parsed.run)
+        check_said_in_vain(parsed.run)
     processes.join(place, parsed.join_timeout)
     processes.require_alike({"whether to --resume": parsed.resume is not None})
     if parsed.resume is None:

@@ -110,12 +110,14 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings = Settings(**(values | changes))
     check(settings)
-    _check_said_in_vain(config)
     return settings
 
 
-def _check_said_in_vain(config: Config) -> None:
-    """Raises InputError for an option of a mask where no ratio was chosen, not even 0."""
+def check_said_in_vain(config: Config) -> None:
+    """Raises InputError for an option of a mask where no ratio was chosen, not even 0.
+
+    For a command line; a grid that gives no ratio is dense on purpose.
+    """
     if config.ratio is not None or config.config is not None:
         return
     said = {"block": config.block is not None, "backward": config.backward != "masked"}
