@@ -40,8 +40,9 @@ def mix_tokens(
     y = sparse_linear(
         x, layer.kernel, axis=-2, mask=layer.mask, backward=layer.backward, engine=engine
     )
-    wide = jnp.promote_types(y.dtype, jnp.float32)
+    dtype = jnp.result_type(y, scale, shift, after)
+    wide = jnp.promote_types(dtype, jnp.float32)
     scale, shift, after = (a.astype(wide) for a in (scale, shift, after))
     table = jnp.sum(layer.kept_kernel().astype(wide), axis=0)[:, None] * shift
     table = table if layer.bias is None else table + layer.bias[:, None].astype(wide)
-    return scaled(y, scale * after) + spread(table * after, y)
+    return scaled(y, scale * after, dtype) + spread(table * after, y, dtype)

@@ -232,7 +232,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         good = self.folder.checkpoints / str(self.checkpoints.steps()[-1])
         return (
             f"loss or parameters became NaN or infinite in epoch {epoch + 1}, at or before step "
-            f"{step}; the last good checkpoint is {good}: start a new run with a lower --lr, or go "
+            f"{step}; the last good checkpoint is {good}; start a new run with a lower --lr, or go "
             f"on with --resume {self.folder.path} --allow-nan"
         )
 

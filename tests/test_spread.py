@@ -20,7 +20,8 @@ def drawn(seed: int, *shape: int, dtype=jnp.bfloat16) -> jax.Array:
 
 def test_values_are_those_of_the_parameter():
     x, p = drawn(0, 6, 4), drawn(1, 4, dtype=jnp.float32)
-    found = spread(p, x)
+    assert spread(p, x).dtype == jnp.float32
+    found = spread(p, x, x.dtype)
     assert (found.shape, found.dtype) == (x.shape, x.dtype)
     np.testing.assert_array_equal(found, jnp.broadcast_to(p.astype(x.dtype), x.shape))
 
