@@ -21,12 +21,13 @@ from sparsemlp.data import LabelledImages, load_images
 from sparsemlp.errors import InputError
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
+from sparsemlp.mask_options import mask_schedule
 from sparsemlp.place import place_of
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
 from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.run_folder import RunFolder
-from sparsemlp.schedule import LEVELS, cubic_level
+from sparsemlp.schedule import LEVELS
 from sparsemlp.settings import (
     Settings,
     check_said_in_vain,
@@ -149,9 +150,12 @@ def _density_in_words(settings: Settings, density: float) -> str:
     """Which share of the masked kernels is kept from when on, epochs counted from 1."""
     first = settings.mask_start_epoch + 1
     if settings.ratio_schedule == "cubic":
-        length = settings.ramp_epochs or 0
-        whole = next(n for n in range(length + 1) if cubic_level(n, length) == LEVELS)
-        return f"density falling from epoch {first} on, to {density:.3f} in epoch {first + whole}"
+        schedule = mask_schedule(settings)
+        levels = [schedule.phase(epoch, ()).level for epoch in range(settings.epochs)]
+        if LEVELS not in levels:
+            return f"density falling from epoch {first} on, but frozen or over before {density:.3f}"
+        whole = 1 + levels.index(LEVELS)
+        return f"density falling from epoch {first} on, to {density:.3f} in epoch {whole}"
     least = "at least " if settings.ratio_schedule == "adaptive" else ""
     return f"density {least}{density:.3f} from epoch {first}"
 

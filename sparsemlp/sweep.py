@@ -95,10 +95,11 @@ def train_sweep(
                         reporter.end(run.name, outcome.told)
             number = interruption.signal
         states = _states(sweep, folder)
-        so_far = number is not None and states["finished"] + states["failed"] < len(sweep.runs)
-        word = "so far " if so_far else "done   "
+        if states["finished"] + states["failed"] == len(sweep.runs):
+            number = None  # The signal came too late to stop anything.
+        word = "done   " if number is None else "so far "
         console.print(f"{word} {_counted(states)}, in {folder.path}", markup=False, soft_wrap=True)
-        if number is not None and states["finished"] + states["failed"] < len(sweep.runs):
+        if number is not None:
             console.print(
                 f"interrupted by {interruption.name}; all is saved, go on with:\n  "
                 + shlex.join(["python", *sys.argv]),

@@ -95,6 +95,10 @@ def test_a_bad_option_is_one_line_that_names_it(data, tmp_path, capsys, options,
             {"ratio_schedule": "cubic", "ramp_epochs": 7},
             "density falling from epoch 4 on, to 0.250 in epoch 9",
         ),
+        (
+            {"ratio_schedule": "cubic", "ramp_epochs": 7, "freeze_epoch": 5},
+            "density falling from epoch 4 on, but frozen or over before 0.250",
+        ),
         ({"ratio_schedule": "adaptive"}, "density at least 0.250 from epoch 4"),
     ],
 )

@@ -1,6 +1,6 @@
 """Points are measured once, and what broke the device is left out from then on."""
 
-import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import gpu_point_records
@@ -44,8 +44,7 @@ def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path,
         return {"key": str(point), "phases": {}, "failed": {}}
 
     def go_on() -> None:
-        budget, status = Budget(1.0), contextlib.nullcontext()
-        status.update = lambda _: None  # pyright: ignore[reportAttributeAccessIssue]
+        budget, status = Budget(1.0), SimpleNamespace(update=lambda _: None)
         ceilings = Ceilings(1e12, {})
         measure_points(tmp_path, POINTS, ENGINES, ceilings, budget, status, rounds=1, is_trial=True)
 
@@ -64,7 +63,7 @@ def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path,
 def test_a_point_that_breaks_without_an_engine_is_passed_over(tmp_path, monkeypatch, name, said):
     History(tmp_path / "broken.jsonl").append(broken(name, POINTS[0])[0])
     monkeypatch.setattr(gpu_point_records, "measure_point", None)
-    status: Any = type("Status", (), {"update": lambda *_: None})()
+    status = SimpleNamespace(update=lambda _: None)
     ceilings, budget = Ceilings(1e12, {}), Budget(1.0)
     measure_points(tmp_path, POINTS[:1], ENGINES, ceilings, budget, status, rounds=1, is_trial=True)
     (record,) = History(tmp_path / "products.jsonl").read()
