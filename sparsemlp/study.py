@@ -8,36 +8,20 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record, encode
-from sparsemlp.mask_options import NEED_A_MASK
-from sparsemlp.plan import all_rules
-from sparsemlp.rules import BlockMasking
-from sparsemlp.settings import Settings, model_and_plan
+from sparsemlp.labels import Labels, differing_options
+from sparsemlp.settings import Settings
 from sparsemlp.study_run import StudyRun, read_run, resolve_for
 
 _VERSION = 1
 _MARKS = frozenset({"config.json", "metrics.jsonl", "summary.json", "failure.json"})
 """A folder with one of these is a run's."""
-
-_OF_THE_MACHINE = frozenset({"data_dir", "checkpoint_every", "tensorboard", "allow_nan"})
-"""Options that change nothing of what is computed."""
-_RULE = frozenset({"block", "ratio", "backward", "config"})
-"""Options that figures have axes and colours for."""
-_TOLD = frozenset(
-    {
-        *("mask_layers", "activation", "gradient", "gradient_method", "score", "score_decay"),
-        *("hysteresis", "budget", "ratio_schedule", "freeze_epoch", "dropped_decay", "moments"),
-    }
-)
-"""Options that the label of a run tells already."""
-_OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch", "score"})
-"""Options that change nothing of a dense run."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,15 +58,8 @@ class Study:
         return differing_options(self.runs)
 
     @functools.cached_property
-    def _variant_options(self) -> tuple[str, ...]:
-        masked = [run for run in self.runs if run.masking is not None]
-        return tuple(n for n in differing_options(masked) if n not in _RULE | {"seed"})
-
-    @functools.cached_property
-    def _has_several_skeletons(self) -> bool:
-        masked = [run for run in self.runs if run.masking is not None and run.settings is not None]
-        given = any(run.settings is not None and run.settings.config for run in masked)
-        return given and len({_skeleton(run) for run in masked}) > 1
+    def _labels(self) -> Labels:
+        return Labels(self.runs)
 
     def unreadable(self) -> dict[str, list[str]]:
         """Why runs could not be read, and which ones."""
@@ -94,48 +71,15 @@ class Study:
 
     def variant(self, run: StudyRun) -> str:
         """What sets a masked run apart beside block, ratio, backward pass and seed, in words."""
-        words = [_skeleton(run)] if self._has_several_skeletons else []
-        return ", ".join(filter(None, [*words, _in_words(run, self._variant_options)]))
+        return self._labels.variant(run)
 
     def label(self, run: StudyRun) -> str:
         """The masking of a run in words, and what else sets it apart but its seed."""
-        ignored = (
-            _RULE | _TOLD | _OF_A_MASK | {"seed"} if run.is_dense else _RULE | _TOLD | {"seed"}
-        )
-        others = _in_words(run, (name for name in self.differing if name not in ignored))
-        return f"{run.label} ({others})" if others else run.label
+        return self._labels.label(run)
 
     def other_options(self, run: StudyRun) -> str:
         """The options that differ between runs, beside block, ratio, backward pass and seed."""
-        ignored = _RULE | {"seed"} | (_OF_A_MASK if run.is_dense else frozenset())
-        if run.masking is None:
-            ignored -= {"config"}
-        return _in_words(run, (name for name in self.differing if name not in ignored))
-
-
-def _skeleton(run: StudyRun) -> str:
-    """Depth and masked kernels of a run, which a model string says in one option with its ratio."""
-    depth = None if run.settings is None else model_and_plan(run.settings)[0]
-    masked = [
-        pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
-        for pattern in sorted(run.plan)
-        if any(isinstance(rule, BlockMasking) for rule in all_rules({pattern: run.plan[pattern]}))
-    ]
-    return f"depth {depth}, {' '.join(masked)} masked"
-
-
-def _in_words(run: StudyRun, names: Iterable[str]) -> str:
-    """Options with their values, but for ways to move masks that are not taken."""
-    values = {name: getattr(run.settings, name) for name in names}
-    said = {n: v for n, v in values.items() if v is not None and v != NEED_A_MASK.get(n)}
-    return ", ".join(f"{name}={value}" for name, value in said.items())
-
-
-def differing_options(runs: Iterable[StudyRun]) -> tuple[str, ...]:
-    """Names of the options that differ between runs, in the order of `Config`."""
-    known = [run.settings for run in runs if run.settings is not None]
-    names = [f.name for f in dataclasses.fields(Settings) if f.name not in _OF_THE_MACHINE]
-    return tuple(name for name in names if len({repr(getattr(s, name)) for s in known}) > 1)
+        return self._labels.other_options(run)
 
 
 def read_study(path: Path) -> Study:

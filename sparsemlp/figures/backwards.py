@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sparsemlp.figures.dense_runs import dense_top1
+from sparsemlp.figures.dense_runs import named_dense_runs
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.legends import columns_for, height, wrap, wrap_to
+from sparsemlp.figures.seed_lines import backward_of
 from sparsemlp.figures.style import (
     BACKWARDS,
     DASHES,
@@ -20,8 +22,14 @@ from sparsemlp.figures.style import (
     percent_axis,
     sort_blocks,
 )
+from sparsemlp.labels import Labels
 from sparsemlp.seeds import Seeds, by_seed
 from sparsemlp.study import Study
+
+_ROW_CHARACTERS = 30
+"""Of a line of a row's name, beside a panel."""
+
+_DENSE_DASHES = (DENSE_MODEL.dash, *(dash for dash in DASHES if dash != DENSE_MODEL.dash))
 
 
 def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
@@ -33,25 +41,29 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         raise NothingToDrawError(f"a comparison takes two backward passes: {had}")
     of_block = [g for g in groups if g.first.block == chosen.block]
     of_ratio = [g for g in groups if g.first.masking and g.first.masking.ratio == chosen.ratio]
-    over_ratios = len({g.first.masking.ratio for g in of_block if g.first.masking}) > 1
+    lines = _lines(of_block)
+    over_ratios = any(len({g.first.ratio for g in line}) > 1 for line in lines.values())
     if not of_ratio and not over_ratios:
         raise NothingToDrawError(
             f"no finished run at ratio {chosen.ratio:g}, nor {chosen.block} at several ratios"
         )
-    rows = _rows(study, of_ratio)
-    dense = dense_top1(study, [group.first for group in groups])
-    height = max(2.4 if over_ratios else 1.6, 1.1 + 0.21 * sum(1 + r.count("\n") for r in rows))
+    rows = _rows(of_ratio)
+    dense = named_dense_runs(study, [group.first for group in groups])
+    n_lines = sum(1 + row.count("\n") for row in rows)
+    high = max(2.4 if over_ratios else 1.6, 1.1 + 0.21 * n_lines)
     panels = int(over_ratios) + bool(of_ratio)
-    figure = Figure(figsize=(WIDTH if panels == 2 else 0.75 * WIDTH, height + 0.5))
+    figure = Figure(figsize=(WIDTH if panels == 2 else 0.75 * WIDTH, high + 0.5))
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
     if over_ratios:
-        _over_ratios(axes[0], study, of_block, found, dense)
+        _over_ratios(axes[0], lines, found, dense)
         axes[0].set_title(chosen.block)
     if of_ratio:
         _over_blocks(axes[-1], rows, found, dense)
         axes[-1].set_title(f"ratio {chosen.ratio:g}")
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = 4 if max(map(len, labels)) < 30 else 1
+    columns = columns_for(labels, most=4)
+    labels = [wrap(label, columns) for label in labels]
+    figure.set_figheight(high + 0.34 + height(labels, columns))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     yield Drawing(
         "backwards",
@@ -61,37 +73,45 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     )
 
 
-def _rows(study: Study, groups: list[Seeds]) -> dict[str, list[Seeds]]:
+def _lines(groups: list[Seeds]) -> dict[tuple[str, str], list[Seeds]]:
+    """The settings of a block by backward pass and what else sets them apart but the ratio."""
+    labels = Labels([group.first for group in groups])
+    lines: dict[tuple[str, str], list[Seeds]] = {}
+    for group in sorted(groups, key=lambda g: g.first.ratio or 0.0):
+        lines.setdefault((backward_of(group), labels.variant(group.first)), []).append(group)
+    return lines
+
+
+def _rows(groups: list[Seeds]) -> dict[str, list[Seeds]]:
     """The settings by block and whatever else sets them apart but the backward pass, as text."""
+    labels = Labels([group.first for group in groups])
     rows: dict[str, list[Seeds]] = {}
     for block in sort_blocks({g.first.block or "" for g in groups}):
         own = [g for g in groups if (g.first.block or "") == block]
-        for group in sorted(own, key=lambda g: study.variant(g.first)):
-            variant = study.variant(group.first)
-            rows.setdefault(f"{block}\n{variant}" if variant else block, []).append(group)
+        for group in sorted(own, key=lambda g: labels.variant(g.first)):
+            variant = labels.variant(group.first)
+            name = f"{block}\n{wrap_to(variant, _ROW_CHARACTERS)}" if variant else block
+            rows.setdefault(name, []).append(group)
     return rows
 
 
 def _over_ratios(
     axes: Axes,
-    study: Study,
-    groups: list[Seeds],
+    lines: dict[tuple[str, str], list[Seeds]],
     names: list[str],
-    dense: tuple[float, float] | None,
+    dense: dict[str, Seeds],
 ) -> None:
     """A line a backward pass and variant, dashed by the latter if there are several."""
-    variants = sorted({study.variant(group.first) for group in groups})
+    variants = sorted({variant for _, variant in lines})
     for name, variant in itertools.product(names, variants):
-        own = [g for g in groups if g.first.masking and g.first.masking.backward == name]
-        own = [g for g in own if study.variant(g.first) == variant]
+        own = lines.get((name, variant), [])
         if not own:
             continue
-        own.sort(key=lambda g: g.first.masking.ratio if g.first.masking else 0)
         look = BACKWARDS[name]
         several = len(variants) > 1
         tops, spreads = _tops(own)
         axes.errorbar(
-            [g.first.masking.ratio for g in own if g.first.masking],
+            [group.first.ratio for group in own],
             tops,
             yerr=spreads,
             fmt=look.marker,
@@ -100,8 +120,8 @@ def _over_ratios(
             label=name_backward(name) + (f", {variant}" if several and variant else ""),
             capsize=2,
         )
-    if dense is not None:
-        axes.axhline(dense[0], linestyle=DENSE_MODEL.dash, color="black", label="dense model")
+    for (name, group), dash in zip(dense.items(), itertools.cycle(_DENSE_DASHES)):
+        axes.axhline(group.top1()[0], linestyle=dash, color="black", label=name)
     percent_axis(axes, "test top-1")
     axes.set_xlabel("ratio")
 
@@ -110,7 +130,7 @@ def _over_blocks(
     axes: Axes,
     rows: dict[str, list[Seeds]],
     names: list[str],
-    dense: tuple[float, float] | None,
+    dense: dict[str, Seeds],
 ) -> None:
     """The grey line of a row spans its backward passes."""
     for row, groups in enumerate(rows.values()):
@@ -136,8 +156,8 @@ def _over_blocks(
             label=name_backward(name),
             capsize=2,
         )
-    if dense is not None:
-        axes.axvline(dense[0], linestyle=DENSE_MODEL.dash, color="black", label="dense model")
+    for (name, group), dash in zip(dense.items(), itertools.cycle(_DENSE_DASHES)):
+        axes.axvline(group.top1()[0], linestyle=dash, color="black", label=name)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.set_major_formatter(as_percent)

@@ -1,9 +1,10 @@
 """The dense runs that masked ones are measured against."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sparsemlp.config import CHANGEABLE
+from sparsemlp.labels import Labels
 from sparsemlp.mask_options import NEED_A_MASK
 from sparsemlp.seeds import Seeds, by_seed
 from sparsemlp.settings import model_and_plan
@@ -21,18 +22,35 @@ _OWN = frozenset(
 
 
 def dense_runs(study: Study, runs: Iterable[StudyRun]) -> Seeds | None:
-    """Finished dense runs in the setting of the given ones, None if there are none."""
+    """Finished dense runs in the setting that all given runs share, None if there are none."""
     settings = {_key(run) for run in runs}
-    for group in by_seed(study.finished):
-        if group.first.is_dense and _key(group.first) in settings:
-            return group
-    return None
+    found = _in_settings(study, settings)
+    return found[0] if len(settings) == len(found) == 1 else None
+
+
+def named_dense_runs(study: Study, runs: Sequence[StudyRun]) -> dict[str, Seeds]:
+    """Finished dense runs in any setting of the given runs, by a name that tells which one."""
+    settings = {_key(run) for run in runs}
+    found = _in_settings(study, settings)
+    labels = Labels([*runs, *(group.first for group in found)])
+    told = {} if len(settings) == 1 else {g: labels.other_options(g.first) for g in found}
+    return {
+        "dense model" + (f", {told[group]}" if told.get(group) else ""): group for group in found
+    }
 
 
 def dense_top1(study: Study, runs: Iterable[StudyRun]) -> tuple[float, float] | None:
-    """Mean and spread of the dense model's test top-1, None if it was not trained."""
+    """Mean and spread of the test top-1 of `dense_runs`, None if there are none."""
     dense = dense_runs(study, runs)
     return None if dense is None else dense.top1()
+
+
+def _in_settings(study: Study, settings: set[tuple[object, ...]]) -> list[Seeds]:
+    groups = by_seed(run for run in study.finished if run.is_dense)
+    one_each: dict[tuple[object, ...], Seeds] = {}
+    for group in groups:
+        one_each.setdefault(_key(group.first), group)
+    return [group for key, group in one_each.items() if key in settings]
 
 
 def _key(run: StudyRun) -> tuple[object, ...]:

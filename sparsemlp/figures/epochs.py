@@ -1,29 +1,27 @@
 """Accuracy and loss over the epochs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from sparsemlp.figures.dense_runs import dense_runs
+from sparsemlp.figures.dense_runs import named_dense_runs
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
-from sparsemlp.figures.seed_lines import backward_of, draw_seeds, masked_at
+from sparsemlp.figures.legends import columns_for, height, wrap
+from sparsemlp.figures.seed_lines import MOST_LINES, backward_of, draw_seeds, looks, masked_at
 from sparsemlp.figures.style import (
     BACKWARDS,
-    COLORS,
-    DASHES,
-    DENSE_MODEL,
     WIDTH,
     Look,
     epoch_axis,
     name_backward,
     percent_axis,
 )
+from sparsemlp.labels import Labels
 from sparsemlp.seeds import Seeds, by_seed, percent
 from sparsemlp.study import Study
-
-_MOST_LINES = len(COLORS) * len(DASHES)
+from sparsemlp.study_run import StudyRun
 
 
 def accuracy(study: Study, chosen: Chosen) -> Iterator[Drawing]:
@@ -31,19 +29,16 @@ def accuracy(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     groups = by_seed(study.trained)
     if not groups:
         raise NothingToDrawError("no run has a finished epoch")
-    if len(groups) > _MOST_LINES:
+    if len(groups) > MOST_LINES:
         raise NothingToDrawError(
-            f"{len(groups)} settings are more lines than the {_MOST_LINES} that can be told apart; "
+            f"{len(groups)} settings are more lines than the {MOST_LINES} that can be told apart; "
             "accuracy_at_ratio has those of one ratio"
         )
-    height = 2.6 + 0.16 * len(groups)
-    figure = Figure(figsize=(WIDTH, height))
+    names = [wrap(f"{_name(study, group)}: {_last(group)}") for group in groups]
+    figure = Figure(figsize=(WIDTH, 2.6 + height(names)))
     axes = figure.subplots()
-    looks = _own_looks(groups)
-    for group, look in zip(groups, looks, strict=True):
-        if len(group.first.records) >= 40:
-            look = look._replace(marker="")
-        draw_seeds(axes, group, "test_top1", look, f"{_name(study, group)}: {_last(group)}")
+    for group, look, name in zip(groups, looks(groups), names, strict=True):
+        draw_seeds(axes, group, "test_top1", _without_crowd(group, look), name)
     percent_axis(axes, "test top-1")
     epoch_axis(axes)
     models = ", ".join(sorted({run.model for run in study.trained}))
@@ -52,36 +47,28 @@ def accuracy(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     yield Drawing("accuracy", figure, "Test top-1 after every epoch, a line a setting.")
 
 
-def _own_looks(groups: Sequence[Seeds]) -> list[Look]:
-    """Those of the backward passes where each line has its own; else one colour after another."""
-    known = BACKWARDS | {"dense model": DENSE_MODEL}
-    kinds = ["dense model" if g.first.is_dense else backward_of(g) for g in groups]
-    if len(set(kinds)) == len(kinds) and all(g.first.is_dense or g.first.masking for g in groups):
-        return [known[kind] for kind in kinds]
-    colors, dashes = len(COLORS), len(DASHES)
-    return [Look(COLORS[i % colors], DASHES[i // colors % dashes], ".") for i in range(len(groups))]
-
-
 def curves(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """Accuracy and loss of the chosen block and ratio, a line per backward pass."""
     groups = by_seed(masked_at(study, chosen.ratio, chosen.block))
     if not groups:
         raise NothingToDrawError(f"no run of {chosen.block} at {chosen.ratio:g} has an epoch")
-    dense = dense_runs(study, [group.first for group in groups])
-    figure = Figure(figsize=(WIDTH, 3.0 + 0.08 * len(groups)))
-    top1, loss = figure.subplots(1, 2)
-    used: dict[str, int] = {}
     groups.sort(key=lambda group: list(BACKWARDS).index(backward_of(group)))
-    named = [(group, *_look(study, group, used)) for group in groups]
-    named += [(dense, DENSE_MODEL, "dense model")] if dense is not None else []
-    for group, look, name in named:
-        plain = look._replace(marker="" if len(group.first.records) >= 40 else look.marker)
-        behind = f", {group.count}" if group.n_behind else ""
-        draw_seeds(top1, group, "test_top1", plain, f"{name}{behind}: {_last(group)}")
+    runs = [group.first for group in groups]
+    named = list(zip(_names_in_block(runs), groups, strict=True))
+    named += named_dense_runs(study, runs).items()
+    groups = [group for _, group in named]
+    names = [f"{name}{_behind(group)}: {_last(group)}" for name, group in named]
+    columns = columns_for(names, most=2)
+    names = [wrap(name, columns) for name in names]
+    figure = Figure(figsize=(WIDTH, 2.8 + height(names, columns)))
+    top1, loss = figure.subplots(1, 2)
+    for group, look, name in zip(groups, looks(groups), names, strict=True):
+        plain = _without_crowd(group, look)
+        draw_seeds(top1, group, "test_top1", plain, name)
         draw_seeds(loss, group, "loss", plain, None)
     percent_axis(top1, "test top-1")
     loss.set_ylabel("training loss (nats)")
-    finite = np.concatenate([run.column("loss") for group, *_ in named for run in group.runs])
+    finite = np.concatenate([run.column("loss") for group in groups for run in group.runs])
     if finite.size and np.nanmax(finite[np.isfinite(finite)], initial=0.0) > 20:
         loss.set_yscale("log")
         loss.yaxis.set_major_formatter(_as_power)
@@ -90,7 +77,10 @@ def curves(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         epoch_axis(axes)
     figure.suptitle(f"{chosen.block} at ratio {chosen.ratio:g}")
     figure.legend(
-        loc="outside lower left", title="top-1 of the last epoch", alignment="left", ncols=2
+        loc="outside lower left",
+        title="top-1 of the last epoch",
+        alignment="left",
+        ncols=columns,
     )
     yield Drawing(
         "curves",
@@ -104,15 +94,19 @@ def _as_power(value: float | int, position: float | int | None = None) -> str:
     return f"{value:.0e}" if value > 999 else f"{value:g}"
 
 
-def _look(study: Study, group: Seeds, used: dict[str, int]) -> tuple[Look, str]:
-    """The look and the name of a group; a further one of the same backward has its own colour."""
-    backward = backward_of(group)
-    number = used[backward] = used.get(backward, -1) + 1
-    look = BACKWARDS[backward]
-    if number:
-        look = look._replace(color=COLORS[(3 + number) % len(COLORS)], dash=DASHES[number % 4])
-    variant = study.variant(group.first)
-    return look, name_backward(backward) + (f", {variant}" if variant else "")
+def _without_crowd(group: Seeds, look: Look) -> Look:
+    """A look without markers for a line of many epochs."""
+    return look._replace(marker="") if len(group.first.records) >= 40 else look
+
+
+def _names_in_block(runs: list[StudyRun]) -> list[str]:
+    """Names of masked runs that share block and ratio."""
+    labels = Labels(runs)
+    words = ((run.masking, labels.variant(run)) for run in runs)
+    return [
+        name_backward(masking.backward if masking else "") + (f", {variant}" if variant else "")
+        for masking, variant in words
+    ]
 
 
 def _name(study: Study, group: Seeds) -> str:
@@ -121,6 +115,10 @@ def _name(study: Study, group: Seeds) -> str:
     if not seeds and len({other.settings.seed for other in study.trained if other.settings}) > 1:
         seeds = f", seed {run.settings.seed}" if run.settings is not None else ""
     return study.label(run) + seeds
+
+
+def _behind(group: Seeds) -> str:
+    return f", {group.count}" if group.n_behind else ""
 
 
 def _last(group: Seeds) -> str:

@@ -11,6 +11,7 @@ from matplotlib.ticker import NullLocator
 from sparsemlp.blocks import parse_block
 from sparsemlp.figures.dense_runs import dense_runs
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.legends import height, wrap
 from sparsemlp.figures.seed_lines import backward_of, draw_seeds, masked_at, over_seeds
 from sparsemlp.figures.style import (
     DASHES,
@@ -122,9 +123,11 @@ def _families(
             [handles[text] for text in labels], labels, ncols=2, loc="best", handlelength=1.6
         )
     if len(variants) > 1:
+        names = [wrap(variant or "no other option") for variant in variants]
+        figure.set_figheight(figure.get_figheight() + height(names))
         figure.legend(
             [Line2D([], [], color="black", linestyle=DASHES[i % 4]) for i in range(len(variants))],
-            [variant or "no other option" for variant in variants],
+            names,
             loc="outside lower left",
             handlelength=3,
         )

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.legends import height, wrap
 from sparsemlp.figures.style import (
     BACKWARDS,
     DENSE_MODEL,
@@ -123,7 +124,13 @@ def _look(kind: str) -> tuple[Look, str]:
 def _draw(points: list[Point], title: str, label: str, unit: str) -> Figure:
     best = front(points)
     numbered = spread_out(best, _APART * max(point.cost for point in points))
-    figure = Figure(figsize=(WIDTH, 3.4 + 0.14 * len(numbered)))
+    named = [
+        wrap(
+            f"{number}  {point.name}: {percent(point.top1, point.spread)}, {point.cost:.3g} {unit}"
+        )
+        for number, point in enumerate(numbered, start=1)
+    ]
+    figure = Figure(figsize=(WIDTH, 3.4 + height(named)))
     axes = figure.subplots()
     for kind in dict.fromkeys(point.kind for point in points):
         look, name = _look(kind)
@@ -146,10 +153,6 @@ def _draw(points: list[Point], title: str, label: str, unit: str) -> Figure:
     axes.margins(0.06)
     axes.set_xlim(left=0)
     axes.legend(loc="best")
-    named = [
-        f"{number}  {point.name}: {percent(point.top1, point.spread)}, {point.cost:.3g} {unit}"
-        for number, point in enumerate(numbered, start=1)
-    ]
     several = "" if len(best) == len(numbered) else ", of near ones the most accurate listed"
     figure.legend(
         [Line2D([], [], linestyle="")] * len(named),

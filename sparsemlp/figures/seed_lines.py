@@ -1,14 +1,46 @@
 """Lines over the epochs: the mean over the seeds of a setting, and a band that they span."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from sparsemlp.figures.style import Look
+from sparsemlp.figures.style import BACKWARDS, COLORS, DASHES, DENSE_MODEL, NO_MASK, Look
 from sparsemlp.seeds import Seeds
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
+
+_LINE_COLORS = tuple(color for color in COLORS if color != DENSE_MODEL.color)
+MOST_LINES = len(_LINE_COLORS) * len(DASHES)
+"""Settings whose lines can be told apart."""
+
+
+def looks(groups: Sequence[Seeds]) -> list[Look]:
+    """A look for each setting, in their order; beyond `MOST_LINES` they come again.
+
+    Those of the backward passes where each line has its own; else one colour after another with
+    the markers of the backward passes. One dense model alone keeps its own look, which no other
+    line has.
+    """
+    own = [_own_look(group) for group in groups]
+    if len(set(own)) == len(own):
+        return own
+    kept = DENSE_MODEL if own.count(DENSE_MODEL) == 1 else None
+    others = itertools.cycle(itertools.product(DASHES, _LINE_COLORS))
+    found: list[Look] = []
+    for look in own:
+        if look != kept:
+            dash, color = next(others)
+            look = Look(color, dash, look.marker)
+        found.append(look)
+    return found
+
+
+def _own_look(group: Seeds) -> Look:
+    if group.first.is_dense:
+        return DENSE_MODEL
+    return NO_MASK if group.first.masking is None else BACKWARDS[backward_of(group)]
 
 
 def draw_seeds(axes: Axes, group: Seeds, key: str, look: Look, label: str | None) -> None:

@@ -2,7 +2,7 @@
 
 import synthetic_study as synthetic
 
-from sparsemlp.figures.dense_runs import dense_runs, dense_top1
+from sparsemlp.figures.dense_runs import dense_runs, dense_top1, named_dense_runs
 from sparsemlp.study import read_study
 
 small = synthetic.small
@@ -36,3 +36,21 @@ def test_a_dense_run_of_another_depth_or_training_is_no_measure(tmp_path):
     found = dense_runs(study, [study.runs[-1]])
     assert found is not None
     assert [run.name for run in found.runs] == ["c"]
+
+
+def test_dense_runs_of_several_settings_say_which_one_they_measure(small, tmp_path):
+    for mixing in (0.0, 1.0):
+        own = {"epochs": 1, "mix_probability": mixing}
+        synthetic.write_run(tmp_path / f"dense{mixing}", synthetic.settings(**own))
+        masked = synthetic.settings(block="2x2", ratio=0.5, **own)
+        synthetic.write_run(tmp_path / f"masked{mixing}", masked)
+    study = read_study(tmp_path)
+    runs = [run for run in study.runs if run.masking]
+    found = named_dense_runs(study, runs)
+    assert list(found) == ["dense model, mix_probability=0.0", "dense model, mix_probability=1.0"]
+    assert dense_runs(study, runs) is None
+    assert list(named_dense_runs(study, runs[:1])) == ["dense model"]
+    assert dense_top1(study, runs[:1]) is not None
+    assert list(named_dense_runs(small, [r for r in small.finished if r.masking])) == [
+        "dense model"
+    ]

@@ -8,6 +8,7 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.epochs import accuracy, curves
+from sparsemlp.figures.style import look
 from sparsemlp.history import History
 from sparsemlp.study import read_study
 
@@ -36,6 +37,22 @@ def test_more_settings_than_can_be_told_apart_are_not_drawn(tmp_path):
         synthetic.write_run(tmp_path / str(index), synthetic.settings(lr=index / 100, epochs=1))
     with pytest.raises(NothingToDrawError, match="29 settings"):
         list(accuracy(read_study(tmp_path), Chosen()))
+
+
+def test_long_names_are_broken_and_stay_on_the_page(tmp_path):
+    for i, decay in enumerate((1e-4, 2e-4, 4e-4)):
+        own = {"dropped_decay": decay, "budget": "global", "freeze_epoch": 2, "lr": 0.01 + i}
+        own |= {"backward": "straight_through", "block": "32x32", "ratio": 0.8, "epochs": 3}
+        synthetic.write_run(tmp_path / str(i), synthetic.settings(**own, mask_start_epoch=0))
+    study = read_study(tmp_path)
+    for draw in (accuracy, curves):
+        with look():
+            (drawing,) = draw(study, Chosen())
+            drawing.figure.canvas.draw()
+        (legend,) = drawing.figure.legends
+        box, page = legend.get_window_extent(), drawing.figure.bbox
+        assert 0 <= box.x0 < box.x1 <= page.x1
+        assert box.y0 >= 0
 
 
 def test_curves_have_a_line_per_backward_pass_and_the_dense_model(small):

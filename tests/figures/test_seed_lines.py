@@ -4,8 +4,15 @@ import numpy as np
 import synthetic_study as synthetic
 from matplotlib.figure import Figure
 
-from sparsemlp.figures.seed_lines import backward_of, draw_seeds, masked_at, over_seeds
-from sparsemlp.figures.style import DENSE_MODEL
+from sparsemlp.figures.seed_lines import (
+    MOST_LINES,
+    backward_of,
+    draw_seeds,
+    looks,
+    masked_at,
+    over_seeds,
+)
+from sparsemlp.figures.style import BACKWARDS, DENSE_MODEL
 from sparsemlp.history import History
 from sparsemlp.seeds import by_seed
 from sparsemlp.study import read_study
@@ -46,3 +53,22 @@ def test_runs_are_chosen_by_ratio_and_block(small):
     assert {run.block for run in masked_at(small, 0.8)} == {"2x2", "1x8", "32x32"}
     assert {run.block for run in masked_at(small, 0.8, "2x2")} == {"2x2"}
     assert masked_at(small, 0.3) == []
+
+
+def test_backward_passes_alone_have_their_own_look(small):
+    groups = by_seed(r for r in small.trained if r.is_dense or (r.block, r.ratio) == ("2x2", 0.5))
+    kinds = ["dense" if g.first.is_dense else backward_of(g) for g in groups]
+    assert looks(groups) == [
+        DENSE_MODEL if group.first.is_dense else BACKWARDS[kind]
+        for group, kind in zip(groups, kinds, strict=True)
+    ]
+
+
+def test_many_settings_have_one_look_each_and_the_dense_model_keeps_its_own(small):
+    groups = by_seed(small.trained)
+    found = looks(groups)
+    assert len({(look.color, look.dash) for look in found}) == len(groups) <= MOST_LINES
+    for group, look in zip(groups, found, strict=True):
+        assert (look == DENSE_MODEL) == group.first.is_dense
+        assert group.first.is_dense or look.marker == BACKWARDS[backward_of(group)].marker
+    assert len(looks(groups * 4)) == 4 * len(groups)

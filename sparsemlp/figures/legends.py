@@ -1,0 +1,39 @@
+"""Legends that are as long as what sets runs apart: broken into lines that fit on the page."""
+
+import textwrap
+from collections.abc import Iterable
+
+LINE_HEIGHT = 0.16
+"""Inches of a line of a legend."""
+
+_CHARACTERS = 100
+"""Of a legend's line over the whole width of a page, beside its handle."""
+
+
+def columns_for(labels: Iterable[str], most: int) -> int:
+    """How many columns of a legend these labels fit into side by side, one to `most`."""
+    longest = max(map(len, labels), default=0)
+    return max(n for n in range(1, most + 1) if n == 1 or longest <= _of_column(n))
+
+
+def wrap(label: str, columns: int = 1) -> str:
+    """A label broken into lines that fit into one of some columns."""
+    return wrap_to(label, _of_column(columns))
+
+
+def wrap_to(label: str, characters: int) -> str:
+    """A label broken between its words into lines of so many characters, longer words whole."""
+    return textwrap.fill(label, characters, break_long_words=False, break_on_hyphens=False)
+
+
+def height(labels: Iterable[str], columns: int = 1) -> float:
+    """Inches that a legend of these labels is high."""
+    lines = [1 + label.count("\n") for label in labels]
+    rows = -(-len(lines) // columns)
+    # Entries go down the columns; the highest one counts.
+    filled = [sum(lines[start : start + rows]) for start in range(0, len(lines), max(1, rows))]
+    return LINE_HEIGHT * max(filled, default=0)
+
+
+def _of_column(columns: int) -> int:
+    return _CHARACTERS // columns - (0 if columns == 1 else 6)

@@ -1,0 +1,30 @@
+"""Legends fit on the page, in as many columns as their words allow."""
+
+import pytest
+
+from sparsemlp.figures.legends import LINE_HEIGHT, columns_for, height, wrap, wrap_to
+
+
+@pytest.mark.parametrize(
+    ("longest", "columns"), [(0, 4), (19, 4), (20, 3), (27, 3), (40, 2), (44, 2), (45, 1), (300, 1)]
+)
+def test_labels_stand_side_by_side_where_they_fit(longest, columns):
+    assert columns_for(["a", "b" * longest], most=4) == columns
+    assert columns_for([], most=2) == 2
+
+
+def test_a_label_is_broken_between_its_words():
+    label = ", ".join(f"option_{i}=0.{i}" for i in range(20))
+    lines = wrap(label).split("\n")
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 100
+    assert " ".join(lines) == label
+    assert len(wrap(label, 2).split("\n")) > 4
+    assert wrap_to("a-long-word-alone of two", 5) == "a-long-word-alone\nof\ntwo"
+
+
+def test_the_height_is_that_of_the_highest_column():
+    labels = ["a", "b\nb", "c", "d", "e"]
+    assert height(labels) == pytest.approx(6 * LINE_HEIGHT)
+    assert height(labels, 2) == pytest.approx(4 * LINE_HEIGHT)
+    assert height([], 2) == 0
