@@ -5,6 +5,7 @@ from typing import Any
 
 from sparsemlp.comparison import Comparison
 from sparsemlp.files import Record
+from sparsemlp.runs_table import digits
 from sparsemlp.seeds import percent
 
 QUANTITIES = {
@@ -33,7 +34,7 @@ def cells(comparison: Comparison) -> dict[str, Any]:
         signed = "" if difference is None else f"{100 * difference:+.2f} points"
     else:
         scale, unit = (1e9, "billion") if quantity == "loaded_elements" else (1.0, "GB")
-        text = f"{value / scale:.2f} {unit}"
+        text = f"{digits(value / scale, 2)} {unit}"
         if difference is None:
             signed = ""
         else:

@@ -124,12 +124,15 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
     def describe(self, more: Mapping[str, Any] | None = None) -> None:
         """Writes configuration and environment; that of an earlier start is kept below it.
 
+        What an earlier start failed for is forgotten.
+
         Args:
           more: what else the environment says.
         """
         earlier: list[Any] = []
         if before := self.folder.read_environment():
             earlier = [*before.pop("earlier", []), before]
+        self.folder.failure.unlink(missing_ok=True)
         text = to_json(self.settings).encode()
         write_whole(self.folder.config, lambda file: file.write(text))
         mesh = self.program.mesh

@@ -181,7 +181,9 @@ def _cards(study: Study) -> Iterable[dict[str, str]]:
     groups = by_seed(study.finished)
     dense = [group for group in groups if group.first.is_dense]
     for group in dense[:1]:
-        yield {"number": percent(*group.top1()), "words": f"dense model{_seeds(group)}"}
+        others = study.other_options(group.first) if len(dense) > 1 else ""
+        words = "dense model" + (f" ({others})" if others else "")
+        yield {"number": percent(*group.top1()), "words": words + _seeds(group)}
     masked = [group for group in groups if group.first.masking is not None]
     by_accuracy = sorted(masked, key=lambda group: -group.top1()[0])
     strong = [g for g in by_accuracy if g.first.masking and g.first.masking.ratio >= 0.8]

@@ -101,7 +101,7 @@ class Run:
                 step += n_steps
                 if not healthy and not self.settings.allow_nan:
                     recorder.save_waiting()
-                    raise NotFiniteError(shared(partial(recorder.not_finite, epoch, step)))
+                    raise NotFiniteError(shared(partial(self._broken_down, epoch, step)))
                 self._report(reporter, state, epoch, step)
                 if step % trainer.steps_per_epoch == 0:
                     reporter.waiting("evaluating")
@@ -142,6 +142,12 @@ class Run:
         step, seconds = begun
         self.trainer.seconds = float(seconds)
         return state, step
+
+    def _broken_down(self, epoch: int, step: int) -> str:
+        """Records and says that the run broke down."""
+        told = self._recorder.not_finite(epoch, step)
+        self.folder.write_failure(NotFiniteError(told))
+        return told
 
     def _phase(self, epoch: int) -> Phase:
         """What is masked in an epoch, from 0; a function of the settings and the records."""

@@ -1,12 +1,13 @@
 """The folder of a run: what lies where, and who may write there."""
 
 import contextlib
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsemlp.errors import InputError
-from sparsemlp.files import Record
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import Record, write_json
 from sparsemlp.lock import exclusive
 
 _LEFTOVERS = (".lock", ".config.json.saving", "failure.json", ".failure.json.saving")
@@ -81,3 +82,31 @@ class RunFolder:
             if isinstance(environment, dict):
                 return environment
         return {}
+
+    def write_failure(self, error: BaseException) -> None:
+        """Records that the run failed: the error in one line, its kind, and the time.
+
+        Raises:
+          SaveError: the disk is full or refuses the write.
+        """
+        line = " ".join(str(error).split()) or type(error).__name__
+        record: Record = {"error": line, "kind": type(error).__name__, "time": _now()}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as refused:
+            raise SaveError(
+                f"cannot record that {self.path.name} failed ({line}): {refused}"
+            ) from refused
+        write_json(self.failure, record)
+
+    def read_failure(self) -> str:
+        """Why the run failed, in one line."""
+        try:
+            record = json.loads(self.failure.read_text())
+            return f"{record['kind']}: {record['error']}"
+        except (OSError, ValueError, TypeError, KeyError):
+            return f"{self.failure} cannot be read"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

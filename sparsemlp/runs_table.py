@@ -44,6 +44,12 @@ def _short(value: float) -> str:
     return f"{value:.4g}"
 
 
+def digits(value: float, decimals: int) -> str:
+    """A number with so many decimals, or with three digits where that would leave fewer."""
+    enough = value == 0 or abs(value) >= 10 ** (2 - decimals)
+    return f"{value:.{decimals}f}" if enough else f"{value:.3g}"
+
+
 COLUMNS = (
     Column("name", "run", "folder of the run"),
     Column("status", "status", "finished, unfinished, failed, missing or unreadable"),
@@ -65,40 +71,40 @@ COLUMNS = (
     Column("density", "density", "share of the masked layers' weights kept", lambda v: f"{v:.3f}"),
     Column("changed_blocks", "changed", "blocks changed in the last epoch", _percent, shown=False),
     Column("dropped_norm", "dropped norm", "norm of the dropped weights", _short, shown=False),
-    Column("step_ms", "ms/step", "measured: median of the last epochs, ms", lambda v: f"{v:.2f}"),
-    Column("seconds", "minutes", "measured: in the training programs", lambda v: f"{v / 60:.1f}"),
+    Column("step_ms", "ms/step", "measured: median of the last epochs, ms", lambda v: digits(v, 2)),
+    Column("seconds", "minutes", "measured: in the training programs", lambda v: digits(v / 60, 1)),
     Column("parameters", "parameters", "parameters of the model", shown=False),
     Column(
         "loaded_elements",
         "loaded weights",
         "theoretical: weights that all forward passes load, billions",
-        lambda v: f"{v / 1e9:.2f}",
+        lambda v: digits(v / 1e9, 2),
     ),
     Column(
         "thesis_movement_gb",
         "GB (thesis)",
         "theoretical: GB of 2^30 bytes that the forward passes move, as the thesis counts them",
-        lambda v: f"{v:.1f}",
+        lambda v: digits(v, 1),
     ),
     Column(
         "movement_gb",
         "GB (all tokens)",
         "theoretical: the same with the activations of all tokens",
-        lambda v: f"{v:.1f}",
+        lambda v: digits(v, 1),
         shown=False,
     ),
     Column(
         "thesis_flops",
         "GFLOPs (thesis)",
         "theoretical: forward FLOPs of one image an epoch, as the thesis counts them",
-        lambda v: f"{v / 1e9:.2f}",
+        lambda v: digits(v / 1e9, 2),
         shown=False,
     ),
     Column(
         "training_flops",
         "PFLOPs",
         "theoretical: FLOPs of all images, forward and backward, with the blocks that each keeps",
-        lambda v: f"{v / 1e15:.3f}",
+        lambda v: digits(v / 1e15, 3),
     ),
     Column("dataset", "data set", "as the run says it", shown=False),
     Column("device", "device", "what computed it", shown=False),

@@ -150,7 +150,7 @@ def tell_plan(
         state = folder.state(run.name)
         told = _TOLD.get(state) or (
             f"failed, {'is tried again' if retry_failed else 'is left: --retry-failed tries it'} "
-            f"({folder.failure(run.name)})"
+            f"({folder.run(run.name).read_failure()})"
         )
         console.print(f"{run.name}: {told}", markup=False, soft_wrap=True)
     n_epochs = sum(
@@ -178,6 +178,5 @@ def _counted(states: Counter[State]) -> str:
 def _tell_failures(sweep: Sweep, folder: SweepFolder, console: Console) -> None:
     for run in sweep.runs:
         if folder.state(run.name) == "failed":
-            console.print(
-                f"failed  {run.name}, {folder.failure(run.name)}", markup=False, soft_wrap=True
-            )
+            why = folder.run(run.name).read_failure()
+            console.print(f"failed  {run.name}, {why}", markup=False, soft_wrap=True)

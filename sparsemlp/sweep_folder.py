@@ -8,15 +8,14 @@ slurm/         scripts and output of the jobs on a cluster, if it ran there
 
 import contextlib
 import dataclasses
-import datetime
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 from sparsemlp.config import Config
 from sparsemlp.config_file import from_json, to_json
-from sparsemlp.errors import InputError, SaveError
-from sparsemlp.files import Record, write_json
+from sparsemlp.errors import InputError
+from sparsemlp.files import write_json
 from sparsemlp.lock import exclusive
 from sparsemlp.run_folder import RunFolder
 
@@ -140,35 +139,8 @@ class SweepFolder:
             return "failed"
         return "begun" if folder.config.exists() else "new"
 
-    def write_failure(self, name: str, error: BaseException) -> None:
-        """Records that a run failed: the error in one line, its kind, and the time.
-
-        Raises:
-          SaveError: the disk is full or refuses the write.
-        """
-        line = " ".join(str(error).split()) or type(error).__name__
-        record: Record = {"error": line, "kind": type(error).__name__, "time": _now()}
-        folder = self.run(name)
-        try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-        except OSError as refused:
-            raise SaveError(f"cannot record that {name} failed ({line}): {refused}") from refused
-        write_json(folder.failure, record)
-
-    def failure(self, name: str) -> str:
-        """Why a run failed, in one line."""
-        try:
-            record = json.loads(self.run(name).failure.read_text())
-            return f"{record['kind']}: {record['error']}"
-        except (OSError, ValueError, TypeError, KeyError):
-            return f"{self.run(name).failure} cannot be read"
-
     def _run(self, record: Any) -> SweepRun:
         name, config = record["name"], record["config"]
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
             raise ValueError(f"{name!r} is no name of a run")
         return SweepRun(name, from_json(json.dumps(config), self.sweep))
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

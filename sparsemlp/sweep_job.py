@@ -261,5 +261,5 @@ def _failed(run: SweepRun, folder: SweepFolder, error: Exception) -> Outcome:
     """Records why a run failed; what was not foreseen is shown whole."""
     if not isinstance(error, InputError | OSError | NotFiniteError):
         traceback.print_exception(error, file=sys.stderr)
-    folder.write_failure(run.name, error)
-    return Outcome("failed", f"failed, {folder.failure(run.name)}")
+    folder.run(run.name).write_failure(error)
+    return Outcome("failed", f"failed, {folder.run(run.name).read_failure()}")

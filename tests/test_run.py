@@ -18,6 +18,7 @@ from PIL import Image
 
 from sparsemlp.config import Config
 from sparsemlp.program import build_program
+from sparsemlp.run_folder import RunFolder
 from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.settings import resolve
 from sparsemlp.train_state import initial_state, no_totals
@@ -366,14 +367,14 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert re.match(r"stopped: .* NaN or infinite in epoch 1\b", line)
     assert "--allow-nan" in line
     assert "Traceback" not in line
-    if named := re.search(r"last good checkpoint is (\S+);", line):
-        step = int(Path(named[1]).name)
-        state = tiny.last_state(out)
-        assert state.step == step
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.state.params))
-    else:
-        assert "no checkpoint had been saved yet" in line
-        assert not (out / "checkpoints").exists()
+    named = re.search(r"last good checkpoint is (\S+);", line)
+    assert named is not None
+    state = tiny.last_state(out)
+    assert state.step == int(Path(named[1]).name)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.state.params))
+    assert RunFolder(out).read_failure() == line.replace("stopped", "NotFiniteError", 1)
+    assert tiny.resume(out, "--allow-nan") == 0
+    assert not RunFolder(out).failure.exists()
 
 
 def test_a_run_that_may_be_nan_completes_with_strict_json(data: Path, tmp_path: Path):

@@ -1,8 +1,11 @@
 """A run folder is new or an error, and says on what its numbers were made."""
 
+import datetime
+import json
+
 import pytest
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, SaveError
 from sparsemlp.run_folder import RunFolder
 
 
@@ -71,3 +74,23 @@ def test_a_lost_or_damaged_environment_reads_as_empty(tmp_path):
     assert folder.read_environment() == {}
     folder.environment.write_bytes(b"\xff{")
     assert folder.read_environment() == {}
+
+
+def test_a_failure_is_one_line_with_its_kind_and_time(tmp_path):
+    folder = RunFolder(tmp_path / "x")
+    folder.write_failure(InputError("bad\n  block"))
+    record = json.loads(folder.failure.read_text())
+    assert set(record) == {"error", "kind", "time"}
+    assert (record["error"], record["kind"]) == ("bad block", "InputError")
+    assert datetime.datetime.fromisoformat(record["time"]).tzinfo is not None
+    assert folder.read_failure() == "InputError: bad block"
+    folder.write_failure(ZeroDivisionError())
+    assert folder.read_failure() == "ZeroDivisionError: ZeroDivisionError"
+    folder.failure.write_text("[")
+    assert "cannot be read" in folder.read_failure()
+
+
+def test_a_failure_that_cannot_be_recorded_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SaveError, match="cannot record that x failed"):
+        RunFolder(tmp_path / "file" / "x").write_failure(ValueError("why"))

@@ -110,7 +110,7 @@ def test_a_job_whose_run_fails_fails_and_the_reason_is_in_the_folder(
     finally:
         data.write_bytes(content)
     assert ended.value.code == 1
-    assert "InputError" in folder.failure("tiny")
+    assert "InputError" in folder.run("tiny").read_failure()
 
 
 def test_a_sweep_that_is_gone_is_told(tmp_path: Path):

@@ -1,13 +1,11 @@
 """A sweep's folder says which runs it has and how far each is."""
 
-import datetime
 import json
-import os
 
 import pytest
 
 from sparsemlp.config import Config
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError
 from sparsemlp.settings import resolve
 from sparsemlp.sweep_folder import Sweep, SweepFolder, SweepRun
 
@@ -96,27 +94,7 @@ def test_files_in_the_run_folder_say_how_far_a_run_is(folder):
     place.path.mkdir(parents=True)
     place.config.write_text("{}")
     assert folder.state("x") == "begun"
-    folder.write_failure("x", ValueError("a\n  b"))
+    place.write_failure(ValueError("a\n  b"))
     assert folder.state("x") == "failed"
     place.summary.write_text("{}")
     assert folder.state("x") == "finished"
-
-
-def test_a_failure_is_one_line_with_its_kind_and_time(folder):
-    folder.create()
-    folder.write_failure("x", InputError("bad\n  block"))
-    record = json.loads(folder.run("x").failure.read_text())
-    assert set(record) == {"error", "kind", "time"}
-    assert (record["error"], record["kind"]) == ("bad block", "InputError")
-    assert datetime.datetime.fromisoformat(record["time"]).tzinfo is not None
-    assert folder.failure("x") == "InputError: bad block"
-    folder.write_failure("y", ZeroDivisionError())
-    assert folder.failure("y") == "ZeroDivisionError: ZeroDivisionError"
-
-
-def test_a_failure_that_cannot_be_recorded_is_an_error(folder):
-    folder.create()
-    folder.runs.write_text("a file in the way")
-    with pytest.raises(SaveError, match="cannot record that x failed"):
-        folder.write_failure("x", ValueError("why"))
-    assert os.path.exists(folder.runs)

@@ -95,7 +95,7 @@ def test_what_goes_wrong_with_a_population_is_recorded_for_each_member(run, fold
     with Reporter(1, Console(quiet=True)) as reporter:
         outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
     assert [outcome.end for outcome in outcomes] == ["failed", "failed"]
-    assert all("disk gone" in folder.failure(each.name) for each in runs)
+    assert all("disk gone" in folder.run(each.name).read_failure() for each in runs)
 
 
 def test_a_member_that_cannot_go_on_leaves_the_others_alone(run, folder, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_member_that_cannot_go_on_leaves_the_others_alone(run, folder, monkeyp
     with Reporter(1, Console(quiet=True)) as reporter:
         outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
     assert [outcome.end for outcome in outcomes] == ["failed", "finished", "finished"]
-    assert "lacks records" in folder.failure("r0.25")
+    assert "lacks records" in folder.run("r0.25").read_failure()
     assert not folder.run("r0.5").failure.exists()
 
 
@@ -173,5 +173,5 @@ def test_a_folder_that_holds_another_run_is_a_failure_and_stays(run, folder):
     other = resolve(Config(dataset=run.config.dataset, seed=5), run.config.dataset)
     place.config.write_text(to_json(other))
     assert train(run, folder).end == "failed"
-    assert "is another run" in folder.failure("tiny")
+    assert "is another run" in folder.run("tiny").read_failure()
     assert place.config.read_text() == to_json(other)
