@@ -60,7 +60,6 @@ the milliseconds belong to the moment.
 
 import sys
 
-import tyro
 from benchmark_exchange import measure_exchange
 from benchmark_gpu import measure_gpu
 from benchmark_gradient import measure_gradient
@@ -73,6 +72,7 @@ from benchmark_step import measure_step
 
 from sparsemlp import InputError
 from sparsemlp.errors import SaveError
+from sparsemlp.options import subcommands
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def main() -> int:
         "selection": measure_selection,
     }
     try:
-        tyro.extras.subcommand_cli_from_dict(benchmarks, description=__doc__)
+        subcommands(benchmarks, description=__doc__)
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

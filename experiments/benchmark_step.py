@@ -17,6 +17,7 @@ from pallas_kernels import ENGINES, SparseLayer
 from sparsemlp import InputError, parse_block
 from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset
+from sparsemlp.options import cli
 from sparsemlp.program import build_program
 from sparsemlp.settings import resolve
 from sparsemlp.train_state import initial_state
@@ -60,15 +61,13 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
         backward=options.backward,
         batch_size=options.batch_size,
     )
+    others = {text: _read_more(text, config) for text in options.more}
     contenders: dict[str, Contender] = {"dense": jax_steps(dataset, config)}
     resmlp = options.model == "resmlp"
     for engine in _engines_here(options) if resmlp else ["reference"]:
         own = dataclasses.replace(config, ratio=options.ratio, engine=engine)
         contenders[f"{engine}: {masked}"] = jax_steps(dataset, own)
-    for text in options.more:
-        words = [f"--{word}" for word in shlex.split(text)]
-        own = tyro.cli(Config, args=words, default=config, prog=f"--more={text!r}")
-        contenders[text] = jax_steps(dataset, own)
+    contenders |= {text: jax_steps(dataset, own) for text, own in others.items()}
     has_torch = resmlp and importlib.util.find_spec("torch") is not None
     if has_torch:
         contenders |= _pytorch_steps(dataset, options, masked)
@@ -77,6 +76,14 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
     seconds = take_turns(contenders, options.rounds, options.steps)
     title = f"{options.model}, training step, batch {options.batch_size}, float32"
     print_table(title, seconds, "dense", ("torch",) if has_torch else ())
+
+
+def _read_more(text: str, config: Config) -> Config:
+    """The run that an option --more stands for, checked before anything is compiled."""
+    words = [f"--{word}" for word in shlex.split(text)]
+    own = cli(Config, args=words, default=config, prog=f"--more={text!r}")
+    resolve(own, "cifar10")
+    return own
 
 
 def random_images(n_images: int) -> ImageDataset:

@@ -4,11 +4,11 @@
 
 writes tables with a row for each block and a column for each ratio, numbers unrounded:
 
-loaded_elements.csv              weights that the forward passes load
-flops.csv                        FLOPs as the thesis counts them: one image an epoch, forward
-flops_corrected.csv              FLOPs of all images, forward and backward, of kept blocks
-memory_movement.csv              GB (2^30 bytes) moved by the forward passes, as the thesis counts
-memory_movement_corrected.csv    the same with the activations of all tokens, not of one
+    loaded_elements.csv              weights that the forward passes load
+    flops.csv                        FLOPs as the thesis counts them: one image an epoch, forward
+    flops_corrected.csv              FLOPs of all images, forward and backward, of kept blocks
+    memory_movement.csv              GB (2^30 bytes) that forward passes move, as the thesis counts
+    memory_movement_corrected.csv    the same with the activations of all tokens, not of one
 
 --config takes a model string instead and writes costs.csv: those five quantities of that model,
 dense and as the string says. Nothing is trained or measured, unless --measured asks for it: on an
@@ -26,9 +26,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import tyro
 from csv_tables import write_csv
 from measured_costs import measured_tables
 from model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside_config
@@ -40,6 +39,7 @@ from sparsemlp import InputError, costs, parse_block, parse_model
 from sparsemlp.blocks import Block, check_ratio, format_block
 from sparsemlp.costs import KINDS, Masking, Run, Shapes
 from sparsemlp.errors import SaveError
+from sparsemlp.options import cli, open_default
 from sparsemlp.plan import Plan, masking_for
 
 SIDES = (2, 4, 8, 16, 32, 64)
@@ -69,22 +69,26 @@ class Costs:
     """Folder of the tables."""
     model: str = "resmlp_cifar10"
     """Preset: resmlp_cifar10, resmlp_imagenet, resmlp_s12, resmlp_s24, resmlp_s36, resmlp_b24."""
-    config: str | None = None
+    config: Annotated[str | None, open_default("TEXT", "none")] = None
     """Model string: its depth and its masks, in the place of the grid."""
-    blocks: tuple[str, ...] | None = None
-    """Blocks of the grid, ROWSxCOLS (default: the 19 of the thesis)."""
-    ratios: tuple[float, ...] | None = None
-    """Ratios of the grid (default: 0.1 to 0.9)."""
-    mask_layers: str | None = None
-    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2); default: the first two."""
-    image_size: int | None = None
-    """Height and width of an image, in pixels (default: the preset's)."""
-    images: int | None = None
-    """Images of an epoch (default: 50,000, and 1,281,167 of ImageNet)."""
-    batch_size: int | None = None
-    """Images in a step (default: 128, and 64 for ImageNet)."""
-    epochs: int | None = None
-    """Epochs (default: 200, and 90 for ImageNet)."""
+    blocks: Annotated[
+        tuple[str, ...] | None, open_default("ROWSxCOLS [ROWSxCOLS ...]", "the 19 of the thesis")
+    ] = None
+    """Blocks of the grid."""
+    ratios: Annotated[tuple[float, ...] | None, open_default("FLOAT [FLOAT ...]", "0.1 to 0.9")] = (
+        None
+    )
+    """Ratios of the grid."""
+    mask_layers: Annotated[str | None, open_default("KIND,KIND", "XPatch,XChannel")] = None
+    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2)."""
+    image_size: Annotated[int | None, open_default("INT", "the preset's")] = None
+    """Height and width of an image, in pixels."""
+    images: Annotated[int | None, open_default("INT", "50,000; ImageNet: 1,281,167")] = None
+    """Images of an epoch."""
+    batch_size: Annotated[int | None, open_default("INT", "128; ImageNet: 64")] = None
+    """Images in a step."""
+    epochs: Annotated[int | None, open_default("INT", "200; ImageNet: 90")] = None
+    """Epochs of the run."""
     element_bytes: int = 4
     """Bytes of a number."""
     line_bytes: int = 128
@@ -200,9 +204,9 @@ def main(words: Sequence[str]) -> int:
     """Writes what a command line asks for; the exit code."""
     try:
         if words[:1] == ["scaling"]:
-            write_scaling(tyro.cli(Scaling, prog="costs.py scaling", args=words[1:]))
+            write_scaling(cli(Scaling, prog="costs.py scaling", args=words[1:]))
         else:
-            count_costs(tyro.cli(Costs, description=__doc__, args=words))
+            count_costs(cli(Costs, description=__doc__, args=words))
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -28,7 +28,6 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from crossover_phases import PAIRS, Case, Comparison, comparisons
 from jaxtyping import Array
 from rich.console import Console
@@ -38,10 +37,10 @@ from pallas_kernels import Cpu, Phase
 from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import Block, divides, format_block, n_kept_blocks
-from sparsemlp.config import open_default
 from sparsemlp.environment import describe_environment
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_whole
+from sparsemlp.options import cli, open_default
 
 MARGIN = 0.97
 """Native pays where it takes at most this share of dense's time."""
@@ -81,7 +80,7 @@ def main() -> int:
     """Measures what the command line names, one entry of the table after the other."""
     _keep_freed_memory()
     try:
-        measure(tyro.cli(Options, description=__doc__))
+        measure(cli(Options, description=__doc__))
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -19,13 +19,14 @@ from sparsemlp import InputError
 from sparsemlp.blocks import check_ratio, format_block, parse_block
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import Chosen, Drawing, draw_figures, save
+from sparsemlp.options import cli, open_default
 from sparsemlp.study import read_study
 
 
 def write_figures(
     folder: Annotated[Path, tyro.conf.Positional],
-    out: Path | None = None,
-    only: tuple[str, ...] = (),
+    out: Annotated[Path | None, open_default("FOLDER", "FOLDER/figures")] = None,
+    only: Annotated[tuple[str, ...], open_default("NAME [NAME ...]", "all")] = (),
     vector: Literal["svg", "pdf"] = "svg",
     block: str = "32x32",
     ratio: float = 0.8,
@@ -34,9 +35,9 @@ def write_figures(
 
     Args:
       folder: folder of a sweep or of run folders.
-      out: folder of the figures (default: FOLDER/figures).
+      out: folder of the figures.
       only: accuracy, heat_maps, backwards, accuracy_at_ratio, curves, loaded_weights, step_time,
-        changed_blocks, kept_blocks, masked_elements, flops; all of them if none is named.
+        changed_blocks, kept_blocks, masked_elements, flops.
       vector: format of the vector beside the PNG.
       block: block of the figures that show one, ROWSxCOLS.
       ratio: ratio of the figures that show one.
@@ -62,7 +63,7 @@ def write_figures(
 
 if __name__ == "__main__":
     try:
-        tyro.cli(write_figures, description=__doc__)
+        cli(write_figures, description=__doc__)
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

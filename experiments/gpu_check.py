@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import tyro
 from gpu_points import Point, engine_takes, tiny_points
 from kernel_check import Wanted, expected, reason_wrong
 from kernel_problems import Work, gpu_engines, is_able, work_of
@@ -25,6 +24,7 @@ from sparsemlp import InputError
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record
 from sparsemlp.history import History
+from sparsemlp.options import cli
 
 _KERNELS = ("product", "input_gradient", "kernel_gradient", "mlp")
 _N_COMPILERS = 8
@@ -44,7 +44,7 @@ class Options:
 
 def main() -> int:
     """Makes the comparisons that the file does not hold yet."""
-    options = tyro.cli(Options, description=__doc__)
+    options = cli(Options, description=__doc__)
     try:
         engines = gpu_engines(options.smoke)
         if options.engine not in engines:

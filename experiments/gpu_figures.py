@@ -22,6 +22,7 @@ from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS
 from sparsemlp.files import Record
 from sparsemlp.history import History
+from sparsemlp.options import cli
 
 _MARKERS = {"forward": "o", "input_gradient": "s", "kernel_gradient": "^"}
 
@@ -29,7 +30,7 @@ _MARKERS = {"forward": "o", "input_gradient": "s", "kernel_gradient": "^"}
 def main() -> int:
     """Draws the picture that the command line names."""
     try:
-        tyro.cli(draw_roofline, description=__doc__)
+        cli(draw_roofline, description=__doc__)
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

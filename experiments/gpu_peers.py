@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 from gpu_points import Point, all_points, roofline_seconds, tiny_points
 
 from sparsemlp import InputError
@@ -25,6 +24,7 @@ from sparsemlp.blocks import Block
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record
 from sparsemlp.history import History
+from sparsemlp.options import cli
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Options:
 def main() -> int:
     """Measures the points that the file does not hold yet."""
     try:
-        measure_peers(tyro.cli(Options, description=__doc__))
+        measure_peers(cli(Options, description=__doc__))
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -21,6 +21,7 @@ from sparsemlp.blocks import format_block
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_whole
 from sparsemlp.history import History
+from sparsemlp.options import cli
 
 _PEER = "PyTorch BSR"
 TRIAL = "no measurement: a trial of the program with tiny shapes and interpreted kernels"
@@ -29,7 +30,7 @@ TRIAL = "no measurement: a trial of the program with tiny shapes and interpreted
 def main() -> int:
     """Prints the tables of a folder."""
     try:
-        tyro.cli(print_tables, description=__doc__)
+        cli(print_tables, description=__doc__)
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-import tyro
 from device_timing import WARM_SECONDS, compile_loops, time_loops
 from kernel_problems import gpu_engines
 from residuals import saved_bytes
@@ -38,6 +37,7 @@ from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_json
 from sparsemlp.losses import cross_entropy
 from sparsemlp.mask_trees import flatten_masks
+from sparsemlp.options import cli
 from sparsemlp.plan import Plan
 
 RATIO = 0.8
@@ -80,7 +80,7 @@ class Options:
 def main() -> int:
     """Measures the step that the command line names."""
     try:
-        options = tyro.cli(Options, description=__doc__)
+        options = cli(Options, description=__doc__)
         write_json(options.out, measure_step(options))
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)

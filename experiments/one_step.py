@@ -20,6 +20,7 @@ import tyro
 from sparsemlp import InputError
 from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset
+from sparsemlp.options import cli
 from sparsemlp.program import build_program
 from sparsemlp.settings import resolve
 from sparsemlp.train_state import initial_state
@@ -87,7 +88,7 @@ def steps(options: OneStep) -> Callable[[int], None]:
 def main() -> int:
     """Makes the step that the command line describes."""
     try:
-        make = steps(tyro.cli(OneStep, description=__doc__))
+        make = steps(cli(OneStep, description=__doc__))
         make(2)
         runtime = ctypes.CDLL("libcudart.so")
     except InputError as error:

@@ -18,14 +18,15 @@ from sparsemlp import InputError
 from sparsemlp.blocks import check_ratio, format_block, parse_block
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import Chosen, Drawing, draw_figures, render, save
+from sparsemlp.options import cli, open_default
 from sparsemlp.report import CSV_NAME, JSON_NAME, Picture, write_report
 from sparsemlp.study import read_study
 
 
 def report(
     folder: Annotated[Path, tyro.conf.Positional],
-    out: Path | None = None,
-    figures: Path | None = None,
+    out: Annotated[Path | None, open_default("FILE.html", "FOLDER/report.html")] = None,
+    figures: Annotated[Path | None, open_default("FOLDER", "none")] = None,
     block: str = "32x32",
     ratio: float = 0.8,
 ) -> None:
@@ -33,8 +34,8 @@ def report(
 
     Args:
       folder: folder of a sweep or of run folders.
-      out: the page, FILE.html (default: FOLDER/report.html).
-      figures: folder for the figures as SVG and PNG (default: none are written).
+      out: the page.
+      figures: folder to write the figures to as well, as SVG and PNG.
       block: block of the figures that show one, ROWSxCOLS.
       ratio: ratio of the figures that show one.
     """
@@ -70,7 +71,7 @@ def make_folder(path: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        tyro.cli(report, description=__doc__)
+        cli(report, description=__doc__)
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -18,10 +18,10 @@ from typing import Annotated
 
 import tyro
 
-from sparsemlp.config import open_default
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.grid import Launcher, read_grid
 from sparsemlp.grouping import chooses_population
+from sparsemlp.options import cli, open_default
 from sparsemlp.run_names import safe_name
 from sparsemlp.slurm import submit_sweep, tell_scripts
 from sparsemlp.sweep import tell_plan, train_sweep
@@ -51,7 +51,7 @@ class Arguments:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
     return exit_code(
-        lambda: _run(tyro.cli(Arguments, args=arguments, description=__doc__)),
+        lambda: _run(cli(Arguments, args=arguments, description=__doc__)),
         stopped="the same command goes on from the last checkpoint",
     )
 

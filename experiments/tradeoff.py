@@ -25,6 +25,7 @@ from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS, MARKERS, look
+from sparsemlp.options import cli
 from sparsemlp.program import build_program
 from sparsemlp.recipes import recipe
 from sparsemlp.settings import Settings, describe_masking
@@ -153,7 +154,7 @@ def draw_tradeoff(
 
 if __name__ == "__main__":
     try:
-        tyro.cli(draw_tradeoff, description=__doc__)
+        cli(draw_tradeoff, description=__doc__)
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Annotated
 
 import jax
-import tyro
 from candidates import measure, plain
 from kernel_problems import KERNELS, PRODUCTS, gpu_engines, is_able, layer_of, problem_of
 from rich.console import Console
@@ -33,10 +32,10 @@ from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import FORMAT, TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block
-from sparsemlp.config import open_default
 from sparsemlp.environment import describe_environment
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_json
+from sparsemlp.options import cli, open_default
 
 _LONGEST = 120.0
 """Seconds that a configuration may take to be compiled and compared."""
@@ -79,7 +78,7 @@ class Options:
 def main() -> int:
     """Tunes what the command line names, one problem after the other."""
     try:
-        tune(tyro.cli(Options, description=__doc__))
+        tune(cli(Options, description=__doc__))
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -15,13 +15,14 @@ import jax
 import tyro
 
 from sparsemlp import processes
-from sparsemlp.config import CHANGEABLE, Config, is_file, located, open_default, with_data
+from sparsemlp.config import CHANGEABLE, Config, is_file, located, with_data
 from sparsemlp.config_file import from_json, read_config, to_json
 from sparsemlp.data import LabelledImages, load_images
 from sparsemlp.errors import InputError
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.mask_options import mask_schedule
+from sparsemlp.options import cli, open_default
 from sparsemlp.place import place_of
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
@@ -92,7 +93,7 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     """Reads the command line; with --resume, on top of what the run was started with."""
     arguments = sys.argv[1:] if arguments is None else arguments
     usual = Arguments(run=defaults)
-    parsed = tyro.cli(Arguments, args=arguments, description=description, default=usual)
+    parsed = cli(Arguments, args=arguments, description=description, default=usual)
     parsed = dataclasses.replace(
         parsed,
         out=parsed.out and parsed.out.expanduser(),
@@ -116,7 +117,7 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     folder = RunFolder(parsed.resume)
     stored = from_json(processes.shared(lambda: _stored_config(folder)), folder.config)
     started = Arguments(run=stored, resume=parsed.resume)
-    parsed = tyro.cli(Arguments, args=arguments, default=started)
+    parsed = cli(Arguments, args=arguments, default=started)
     name = stored.dataset if parsed.run.dataset == defaults.dataset else parsed.run.dataset
     run = dataclasses.replace(parsed.run, dataset=located(name))
     for field in dataclasses.fields(Config):

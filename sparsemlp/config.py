@@ -5,16 +5,10 @@ None means "what suits the data set"; `settings.resolve` fills that in.
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Annotated
 
 from sparsemlp.data import is_streamed
-
-
-def open_default(metavar: str, default: str) -> Any:
-    """How the help text shows an option whose default depends on the others."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")
+from sparsemlp.options import open_default
 
 
 @dataclasses.dataclass(frozen=True)

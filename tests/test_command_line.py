@@ -199,7 +199,7 @@ def test_images_that_are_not_square_are_one_line(tmp_path, capsys):
     [
         ("--ratio=abc", ["--ratio", "abc"]),
         ("--epochs=1.5", ["--epochs", "1.5"]),
-        ("--blok=3", ["--blok=3", "--block"]),
+        ("--blok=3", ["--blok", "--block"]),
         ("extra", ["extra"]),
         ("--block", ["--block"]),
     ],

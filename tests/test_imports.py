@@ -14,7 +14,7 @@ PACKAGES = ("pallas_kernels", "sparsemlp", "experiments")
 """A package may import those before it."""
 
 LAYERS = (
-    ("errors",),
+    ("errors", "options"),
     ("data",),
     (
         "augment",

@@ -111,7 +111,7 @@ def _over_ratios(
         several = len(variants) > 1
         tops, spreads = _tops(own)
         axes.errorbar(
-            [group.first.ratio for group in own],
+            [group.first.ratio or 0.0 for group in own],
             tops,
             yerr=spreads,
             fmt=look.marker,
