@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sparsemlp.best_epoch import BestEpoch
 from sparsemlp.checkpoint import Checkpoints, Restored
 from sparsemlp.config_file import to_json
 from sparsemlp.data import ImageDataset, hold_out
@@ -94,8 +95,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self._save_every = settings.checkpoint_every if save_every is None else save_every
         self.history = History(folder.metrics)
         self._board: TensorBoard | None = None
-        self._best = -1.0
-        self._score: float | None = None
+        self._best = BestEpoch(self.schedule, settings.epochs, masks=self.density < 1)
 
     def __enter__(self) -> "Recorder":
         self.checkpoints = Checkpoints(self.folder.checkpoints)
@@ -152,8 +152,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         """Opens what grows with the run, which begins or goes on at `step`."""
         if self.settings.tensorboard:
             self._board = TensorBoard(self.folder.tensorboard, step)
-        counting = (r for r in shared(self.history.read) if self._counts(r["epoch"] - 1))
-        self._best = max((float(record["test_top1"]) for record in counting), default=-1.0)
+        self._best.restart(shared(self.history.read))
 
     def finish_epoch(
         self,
@@ -198,8 +197,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self._write_activity(state, step)
         if self._board is not None:
             self._board.write(record)
-        if self._counts(epoch) and record["test_top1"] >= self._best:
-            self._best = self._score = float(record["test_top1"])
+        self._best.hear(epoch, float(record["test_top1"]))
         return state, record
 
     def offer(self, step: int, state: TrainState, seconds: float, *, now: bool) -> None:
@@ -211,8 +209,8 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
           seconds: time that the epoch under way has spent in the training programs.
           now: whether to save whatever the time.
         """
-        score, self._score = self._score, None
-        self._keeper.offer(step, own_copy(state), self._metadata(seconds), score, now=now)
+        best = self._best.take()
+        self._keeper.offer(step, own_copy(state), self._metadata(seconds), best, now=now)
 
     def save_waiting(self) -> None:
         """Saves the best epoch since the last save, if there is one."""
@@ -242,18 +240,6 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
     def _metadata(self, seconds: float) -> Record:
         return {"seconds": seconds, "dataset": self.dataset.source, "data": self.digest}
 
-    def _counts(self, epoch: int) -> bool:
-        """Whether an epoch, from 0, can be the best: one at the highest ratio that the run reaches.
-
-        Where the ratio goes up and down, any masked one.
-        """
-        if self.density == 1 or self.schedule.start >= self.settings.epochs:
-            return True
-        if self.schedule.kind == "adaptive":
-            return epoch >= self.schedule.start
-        levels = [self.schedule.phase(e, ()).level for e in range(self.settings.epochs)]
-        return levels[epoch] == max(levels)
-
     def _write_activity(self, state: TrainState, step: int) -> None:
         grids = mask_shapes(self.shapes.params, self.program.model.plan)
         first = self.schedule.start * self.steps_per_epoch
@@ -276,7 +262,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             "loss": records[-1]["loss"],
             "test_top1": records[-1]["test_top1"],
             "test_top5": records[-1]["test_top5"],
-            "best_test_top1": self._best,
+            "best_test_top1": self._best.top1,
             "seconds": sum(float(record["seconds"]) for record in records),
         }
         write_json(self.folder.summary, summary)

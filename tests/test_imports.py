@@ -70,7 +70,7 @@ LAYERS = (
         "exchange",
         "scaling",
     ),
-    ("mlp", "convolution", "scaling_points"),
+    ("mlp", "convolution", "scaling_points", "best_epoch"),
     ("mixing", "image_modules"),
     ("modules", "model_string"),
     ("resmlp", "resnet", "mask_options"),
