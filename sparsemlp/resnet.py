@@ -205,9 +205,25 @@ def _halved(x: Array) -> Array:
     """Maxima of 2x2 pixels. XLA makes the gradient of a window's maximum of four index arrays."""
     batch, height, width, channels = x.shape
     down, across = height // 2, width // 2
-    windows = x[:, : 2 * down, : 2 * across].reshape(batch, down, 2, across, 2, channels)
-    return jnp.max(windows, axis=(2, 4))
+    rows = x[:, : 2 * down, : 2 * across].reshape(batch, down, 2, 2 * across, channels)
+    columns = _larger(rows[:, :, 0], rows[:, :, 1]).reshape(batch, down, across, 2, channels)
+    return _larger(columns[..., 0, :], columns[..., 1, :])
+
+
+def _larger(a: Array, b: Array) -> Array:
+    """The larger of two numbers, the first of equal ones; NaN if one is.
+
+    Its gradient goes to one of the two whatever happens. That of `jnp.maximum` and `jnp.max` goes
+    to what equals the maximum, and to nothing where XLA computes the numbers again for the
+    gradient in another kernel, with a fused multiply-add in one of the two alone.
+    """
+    return jnp.where((a >= b) | jnp.isnan(a), a, b)
 
 
 def _largest_pixel(last: _Branches) -> Array:
-    return jnp.max(_value(last), axis=(1, 2))
+    """The maximum of all pixels, its gradient to the first of the largest; see `_larger`."""
+    x = _value(last)
+    pixels = x.reshape(x.shape[0], -1, x.shape[3])
+    place = jnp.argmax(pixels, axis=1, keepdims=True)
+    chosen = place == jnp.arange(pixels.shape[1])[:, None]
+    return jnp.sum(jnp.where(chosen, pixels, 0), axis=1)
