@@ -21,12 +21,13 @@ def run_in_child(
     """
     few = "" if n_cpus is None else f"sorted(os.sched_getaffinity(0))[:{n_cpus}]"
     program = f"import os; {few and f'os.sched_setaffinity(0, {few}); '}"
+    devices = f"--xla_force_host_platform_device_count={n_devices}"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"{program}import {module} as m; m.{function}()"],
         env=os.environ
         | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={n_devices}",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {devices}",
             "PYTHONPATH": os.pathsep.join(sys.path),
         },
         capture_output=True,

@@ -22,6 +22,22 @@ jax.config.update("jax_default_matmul_precision", "highest")
 install_import_hook(["sparsemlp", "pallas_kernels"], "beartype.beartype")
 
 
+NVIDIA_DEVICE = Path("/dev/nvidia0")
+LEVEL = "--xla_backend_optimization_level"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets XLA leave out LLVM's optimisations in the default tests, which mostly compile.
+
+    Tests that are chosen with -m, on a GPU, or with a level in XLA_FLAGS run the code that users
+    run; in CI these are the slow ones and all on the oldest JAX.
+    """
+    chosen = config.getoption("markexpr")
+    flags = os.environ["XLA_FLAGS"]
+    if chosen.startswith("not ") and not NVIDIA_DEVICE.exists() and LEVEL not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {LEVEL}=0"
+
+
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets values of a wrong type or shape reach the library, as they do outside the tests."""
