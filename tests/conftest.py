@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Tests that are chosen with -m, on a GPU, or with a level in XLA_FLAGS run the code that users
     run; in CI these are the slow ones and all on the oldest JAX.
     """
-    chosen = config.getoption("markexpr")
+    chosen = config.getoption("markexpr") or ""
     flags = os.environ["XLA_FLAGS"]
     if chosen.startswith("not ") and not NVIDIA_DEVICE.exists() and LEVEL not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {LEVEL}=0"
