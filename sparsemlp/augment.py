@@ -1,15 +1,6 @@
 """Augmentation of a batch inside the compiled step: crop, flip, normalise, cut out, mix.
 
-Images stay uint8 until they have been moved; only the mixing works on floats. Mixup and CutMix
-are one formula, `weight * image + (1 - weight) * partner`, with the same weight at all pixels
-(mixup) or a weight of 0 inside a box and 1 outside (CutMix).
-
-References:
-    Zhang et al., mixup: Beyond Empirical Risk Minimization, https://arxiv.org/abs/1710.09412
-
-    Yun et al., CutMix, https://arxiv.org/abs/1905.04899
-
-    Wightman, timm, `timm.data.Mixup` in its mode "batch", whose semantics are followed here.
+Images stay uint8 until they have been moved; only the mixing works on floats.
 """
 
 import dataclasses
@@ -23,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32, PRNGKeyArray, UInt8
 
 from sparsemlp.errors import InputError
+from sparsemlp.image_mixing import mixing_weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +168,14 @@ def augment(
         pixels = _cut_out(jax.random.fold_in(move_key, 2), pixels, augmentation.cutout)
     if not augmentation.mixes:
         return pixels.astype(dtype), targets
-    weight, lam = _mixing_weight(mix_key, images.shape[1], images.shape[2], augmentation)
+    weight, lam = mixing_weight(
+        mix_key,
+        (images.shape[1], images.shape[2]),
+        mixup_alpha=augmentation.mixup_alpha,
+        cutmix_alpha=augmentation.cutmix_alpha,
+        mix_probability=augmentation.mix_probability,
+        switch_probability=augmentation.switch_probability,
+    )
     mixed = pixels * weight[:, :, None] + pixels[::-1] * (1 - weight[:, :, None])
     mixed = jax.lax.optimization_barrier(mixed.astype(dtype))
     return mixed, targets * lam + targets[::-1] * (1 - lam)
@@ -223,50 +222,3 @@ def _cut_out(
     rows, columns = (inside(k, n) for k, n in zip(jax.random.split(key), size, strict=True))
     gone = (rows[:, :, None] & columns[:, None, :])[..., None]
     return jnp.where(gone, jnp.zeros_like(pixels), pixels)
-
-
-def _mixing_weight(
-    key: PRNGKeyArray, height: int, width: int, augmentation: Augmentation
-) -> tuple[Float32[Array, "height width"], Float32[Array, ""]]:
-    """The weight of an image against its partner, per pixel, and its mean over the pixels."""
-    on_key, switch_key, lambda_key, box_key = jax.random.split(key, 4)
-    mixup, cutmix = augmentation.mixup_alpha, augmentation.cutmix_alpha
-    if mixup > 0 and cutmix > 0:
-        use_cutmix = jax.random.bernoulli(switch_key, augmentation.switch_probability)
-    else:
-        use_cutmix = jnp.bool_(cutmix > 0)
-    alpha = jnp.where(use_cutmix, jnp.float32(cutmix), jnp.float32(mixup))
-    lam = jnp.where(
-        jax.random.bernoulli(on_key, augmentation.mix_probability),
-        _symmetric_beta(lambda_key, alpha),
-        jnp.float32(1),
-    )
-    pasted = _cutmix_box(box_key, height, width, lam)
-    weight = jnp.where(use_cutmix, 1 - pasted.astype(jnp.float32), lam)
-    corrected = 1 - jnp.sum(pasted, dtype=jnp.float32) / (height * width)
-    return weight, jnp.where(use_cutmix, corrected, lam)
-
-
-def _symmetric_beta(key: PRNGKeyArray, alpha: Float32[Array, ""]) -> Float32[Array, ""]:
-    """A draw from Beta(alpha, alpha): the share of one of two Gamma(alpha) variables.
-
-    `jax.random.beta` does the same with two samplers, which double the time of compilation.
-    """
-    log_gammas = jax.random.loggamma(key, alpha, (2,))
-    return jax.nn.sigmoid(log_gammas[0] - log_gammas[1])
-
-
-def _cutmix_box(
-    key: PRNGKeyArray, height: int, width: int, lam: Float32[Array, ""]
-) -> Bool[Array, "height width"]:
-    """True inside a box of about 1 - lam of the area, uniformly centred, cut at the border."""
-    ratio = jnp.sqrt(1 - lam)
-    keys = jax.random.split(key)
-
-    def inside(key: PRNGKeyArray, size: int) -> Bool[Array, " size"]:
-        half = (size * ratio).astype(jnp.int32) // 2
-        centre = jax.random.randint(key, (), 0, size)
-        position = jnp.arange(size, dtype=jnp.int32)
-        return (position >= centre - half) & (position < centre + half)
-
-    return inside(keys[0], height)[:, None] & inside(keys[1], width)

@@ -3,9 +3,6 @@
 import dataclasses
 import functools
 import math
-import numbers
-from collections.abc import Sequence
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +24,7 @@ from sparsemlp.rules import (
     check_backward,
 )
 from sparsemlp.varying import varying_alike
-
-Padding = Literal["SAME", "VALID"] | int | Sequence[tuple[int, int]]
-
+from sparsemlp.windows import Padding, window_geometry
 
 _PLAIN = "1x1 convolutions that neither pad nor pool"
 
@@ -87,9 +82,8 @@ def sparse_conv(
     check_backward(backward)
     check_engine(engine)
     _check_shapes(x, kernel, bias, mask)
-    _check_strides(strides)
-    size = (kernel.shape[0], kernel.shape[1])
-    geometry = Geometry(strides, _resolved(padding, x.shape[1:3], size, strides))
+    size, image = (kernel.shape[0], kernel.shape[1]), (x.shape[1], x.shape[2])
+    geometry = window_geometry(image, size, strides, padding)
     pooled = isinstance(activation, ActivationPooling) and activation.window != (1, 1)
     if geometry.reads_pixels_alone(size) and not pooled:
         return sparse_linear(
@@ -120,7 +114,6 @@ def sparse_conv(
     compact_engine = None
     if activation is not None:
         compact_engine = choose_unmasked(engine, (kernel.shape[2], kernel.shape[3]), str(dtype))
-    image = (x.shape[1], x.shape[2])
     layer = _Layer(geometry, size, image, backward, activation, gradient, compact_engine)
     kept = mask.dense().reshape(kernel.shape) if mask is not None and masked else None
     return _convolve(layer, *varying_alike(x, kernel, bias, kept), rng)
@@ -225,42 +218,6 @@ _convolve.defvjp(_forward, _backward)
 
 def _masked(kernel: Array, mask: Array | None) -> Array:
     return kernel if mask is None else jnp.where(mask, kernel, jnp.zeros_like(kernel))
-
-
-def _resolved(
-    padding: Padding, image: Sequence[int], size: tuple[int, int], strides: tuple[int, int]
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    if isinstance(padding, str):
-        if padding not in ("SAME", "VALID"):
-            raise InputError(f"padding {padding!r} is unknown: SAME, VALID, or numbers of pixels")
-        down, across = jax.lax.padtype_to_pads(tuple(image), size, strides, padding)
-    elif isinstance(padding, int | numbers.Integral):
-        down = across = (int(padding), int(padding))
-    else:
-        try:
-            (above, below), (left, right) = padding
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"padding {padding!r} is not understood: SAME, VALID, pixels on every side, or "
-                "((above, below), (left, right))"
-            ) from error
-        down, across = (above, below), (left, right)
-    sides = (int(down[0]), int(down[1])), (int(across[0]), int(across[1]))
-    if min(min(side) for side in sides) < 0:
-        raise InputError(f"padding {padding} is negative: choose pixels >= 0")
-    for length, window, side in zip(image, size, sides, strict=True):
-        if length + sum(side) < window:
-            raise InputError(
-                f"an image of {image[0]}x{image[1]} pixels is smaller than the kernel "
-                f"{size[0]}x{size[1]}: pad it, or give larger images"
-            )
-    return sides
-
-
-def _check_strides(strides: tuple[int, int]) -> None:
-    pair = isinstance(strides, Sequence) and len(strides) == 2
-    if not pair or not all(isinstance(n, numbers.Integral) and n > 0 for n in strides):
-        raise InputError(f"strides {strides!r} are not (down, across): two positive integers")
 
 
 def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: Mask | None) -> None:

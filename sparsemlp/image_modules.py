@@ -10,9 +10,10 @@ from flax.core import FrozenDict
 from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float, Float32
 
-from sparsemlp.convolution import Padding, sparse_conv
+from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
 from sparsemlp.plan import Plan, layer_rules
+from sparsemlp.windows import Padding
 
 
 class SparseConv(nn.Module):

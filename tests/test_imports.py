@@ -14,7 +14,7 @@ PACKAGES = ("pallas_kernels", "sparsemlp", "experiments")
 """A package may import those before it."""
 
 LAYERS = (
-    ("errors", "options"),
+    ("errors", "options", "image_mixing"),
     ("data",),
     (
         "augment",
@@ -36,6 +36,7 @@ LAYERS = (
         "relay",
         "tensorboard",
         "varying",
+        "windows",
     ),
     (
         "config_file",
@@ -104,7 +105,7 @@ LAYERS = (
 
 LEAVES = {
     "data": {"errors"},
-    "augment": {"errors"},
+    "augment": {"errors", "image_mixing"},
     "losses": {"errors"},
     "metrics": {"errors"},
     "checkpoint": {"errors", "files", "manifest", "quiet_orbax"},

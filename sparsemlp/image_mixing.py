@@ -1,0 +1,80 @@
+"""Mixup and CutMix: how much of each pixel of an image is its own, and how much its partner's.
+
+Both are one formula, `weight * image + (1 - weight) * partner`, with the same weight at all pixels
+(mixup) or a weight of 0 inside a box and 1 outside (CutMix).
+
+References:
+    Zhang et al., mixup: Beyond Empirical Risk Minimization, https://arxiv.org/abs/1710.09412
+
+    Yun et al., CutMix, https://arxiv.org/abs/1905.04899
+
+    Wightman, timm, `timm.data.Mixup` in its mode "batch", whose semantics are followed here.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, PRNGKeyArray
+
+
+def mixing_weight(
+    key: PRNGKeyArray,
+    size: tuple[int, int],
+    *,
+    mixup_alpha: float,
+    cutmix_alpha: float,
+    mix_probability: float,
+    switch_probability: float,
+) -> tuple[Float32[Array, "height width"], Float32[Array, ""]]:
+    """Draws one weight for a whole batch, and its mean over the pixels, for the labels.
+
+    Args:
+        key: random key of this batch.
+        size: height and width of the images in pixels.
+        mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
+        cutmix_alpha: the same for CutMix; 0 turns CutMix off.
+        mix_probability: probability that the batch is mixed at all.
+        switch_probability: probability of CutMix rather than mixup, if both are on.
+
+    Returns:
+        The weight of an image's own pixels, and that of its own label.
+    """
+    on_key, switch_key, lambda_key, box_key = jax.random.split(key, 4)
+    if mixup_alpha > 0 and cutmix_alpha > 0:
+        use_cutmix = jax.random.bernoulli(switch_key, switch_probability)
+    else:
+        use_cutmix = jnp.bool_(cutmix_alpha > 0)
+    alpha = jnp.where(use_cutmix, jnp.float32(cutmix_alpha), jnp.float32(mixup_alpha))
+    lam = jnp.where(
+        jax.random.bernoulli(on_key, mix_probability),
+        _symmetric_beta(lambda_key, alpha),
+        jnp.float32(1),
+    )
+    pasted = _cutmix_box(box_key, size, lam)
+    weight = jnp.where(use_cutmix, 1 - pasted.astype(jnp.float32), lam)
+    corrected = 1 - jnp.sum(pasted, dtype=jnp.float32) / (size[0] * size[1])
+    return weight, jnp.where(use_cutmix, corrected, lam)
+
+
+def _symmetric_beta(key: PRNGKeyArray, alpha: Float32[Array, ""]) -> Float32[Array, ""]:
+    """A draw from Beta(alpha, alpha): the share of one of two Gamma(alpha) variables.
+
+    `jax.random.beta` does the same with two samplers, which double the time of compilation.
+    """
+    log_gammas = jax.random.loggamma(key, alpha, (2,))
+    return jax.nn.sigmoid(log_gammas[0] - log_gammas[1])
+
+
+def _cutmix_box(
+    key: PRNGKeyArray, size: tuple[int, int], lam: Float32[Array, ""]
+) -> Bool[Array, "height width"]:
+    """True inside a box of about 1 - lam of the area, uniformly centred, cut at the border."""
+    ratio = jnp.sqrt(1 - lam)
+    keys = jax.random.split(key)
+
+    def inside(key: PRNGKeyArray, length: int) -> Bool[Array, " length"]:
+        half = (length * ratio).astype(jnp.int32) // 2
+        centre = jax.random.randint(key, (), 0, length)
+        position = jnp.arange(length, dtype=jnp.int32)
+        return (position >= centre - half) & (position < centre + half)
+
+    return inside(keys[0], size[0])[:, None] & inside(keys[1], size[1])
