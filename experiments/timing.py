@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import library
 from pallas_kernels.cpu.build import BuildError
 from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record
@@ -107,7 +107,7 @@ def measured_peak(size: int = 2048) -> Peak:
     """
     if jax.default_backend() == "cpu":
         with contextlib.suppress(BuildError):
-            return Peak(calls.peak_flops() / 1e9, "a native loop of multiply-adds")
+            return Peak(library.peak_flops() / 1e9, "a native loop of multiply-adds")
     matrix = jnp.ones((size, size), jnp.float32)
     multiply = jax.jit(jnp.matmul)
 

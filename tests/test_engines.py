@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels import ENGINES, Phase, Reference, SparseLayer
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import library
 from pallas_kernels.cpu.build import WAY_OUT, BuildError
 from sparsemlp import BlockMask, engines, sparse_linear
 from sparsemlp.engines import choose_engine, choose_fused
@@ -92,7 +92,7 @@ def said(caplog) -> Iterator[Any]:
 def no_compiler(monkeypatch) -> None:
     """A machine on which the native kernels cannot be built."""
     error = BuildError(f"no C++ compiler of c++, g++, clang++ runs here; {WAY_OUT}")
-    monkeypatch.setattr(calls, "load_library", lambda: error)
+    monkeypatch.setattr(library, "load_library", lambda: error)
 
 
 @EVERY_PHASE

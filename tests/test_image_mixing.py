@@ -19,7 +19,9 @@ def compiled(size, options):
     return jax.jit(lambda keys: jax.lax.map(draw, keys))
 
 
-def draws(n: int, size: tuple[int, int] = SIZE, **changes: float) -> tuple[np.ndarray, np.ndarray]:
+def draws(
+    n: int, size: tuple[int, int] = SIZE, /, **changes: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Weights `[n, height, width]` and lambdas `[n]`."""
     options = {
         "mixup_alpha": 0.0,

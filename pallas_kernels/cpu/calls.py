@@ -1,60 +1,17 @@
-"""The native kernels as functions of JAX arrays, built and registered at their first use."""
+"""The native kernels as functions of JAX arrays."""
 
-import ctypes
-import functools
 import math
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.cpu.build import BuildError, build_library
+from pallas_kernels.cpu import library
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.sparse_layer import SparseLayer, Weights
-
-SOURCE = Path(__file__).parent / "native" / "handlers.cc"
-_HANDLERS = (
-    "sparsemlp_multiply",
-    "sparsemlp_gradient",
-    "sparsemlp_compact",
-    "sparsemlp_largest_blocks",
-    "sparsemlp_pruned",
-    "sparsemlp_mlp",
-    "sparsemlp_mlp_gradient",
-)
-
-
-@functools.cache
-def load_library() -> ctypes.CDLL | BuildError:
-    """Builds, loads and registers the kernels, once a process; the reason if that fails."""
-    try:
-        library = ctypes.CDLL(str(build_library(SOURCE)))
-    except BuildError as error:
-        return error
-    except OSError as error:
-        return BuildError(f"the built kernels do not load: {error}")
-    for name in _HANDLERS:
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-    return library
-
-
-def peak_flops() -> float:
-    """Float32 operations a second that all cores of this process reach in registers, measured.
-
-    Raises:
-      BuildError: the kernels cannot be built here.
-    """
-    measure = _loaded().sparsemlp_peak_flops
-    measure.restype = ctypes.c_double
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return float(measure(ctypes.c_int(cores or 1)))
 
 
 def multiply(
@@ -73,7 +30,7 @@ def multiply(
 
     def call(*operands: Array) -> list[Array]:
         leading = operands[0].shape[: operands[0].ndim - x.ndim]
-        return _call("sparsemlp_multiply", [(*leading, *shape)], operands, options)
+        return library.call("sparsemlp_multiply", [(*leading, *shape)], operands, options)
 
     return _batched_over_rows(call)(x, kernel, _or_empty(bias, x), kept)[0]
 
@@ -92,7 +49,7 @@ def gradient(
 
     @custom_vmap
     def call(*operands: Array) -> list[Array]:
-        return _call("sparsemlp_gradient", shapes, operands, options)
+        return library.call("sparsemlp_gradient", shapes, operands, options)
 
     _vmap_in_turn(call)
     dw, db = call(x, dy, kept)
@@ -108,7 +65,9 @@ def largest_blocks(
     @custom_vmap
     def call(*operands: Array) -> list[Array]:
         shapes = [(k, *block), (k,)]
-        return _call("sparsemlp_largest_blocks", shapes, operands, options, (x.dtype, jnp.int32))
+        return library.call(
+            "sparsemlp_largest_blocks", shapes, operands, options, (x.dtype, jnp.int32)
+        )
 
     _vmap_in_turn(call)
     values, ids = call(x)
@@ -128,7 +87,7 @@ def compact_gradient(
 
     @custom_vmap
     def call(*operands: Array) -> list[Array]:
-        return _call("sparsemlp_compact", [shape], operands, options)
+        return library.call("sparsemlp_compact", [shape], operands, options)
 
     _vmap_in_turn(call)
     return call(values, ids, dy)[0]
@@ -143,7 +102,7 @@ def pruned_input_gradient(
 
     def call(*operands: Array) -> list[Array]:
         shape = (*operands[0].shape[:-1], kernel.shape[0])
-        return _call("sparsemlp_pruned", [shape], operands, options)
+        return library.call("sparsemlp_pruned", [shape], operands, options)
 
     return _batched_over_rows(call)(dy, kernel)[0]
 
@@ -159,7 +118,7 @@ def mlp(
 
     def call(*operands: Array) -> list[Array]:
         shape = (*operands[0].shape[:-1], layers[1].kernel_shape[1])
-        return _call("sparsemlp_mlp", [shape], operands, options)
+        return library.call("sparsemlp_mlp", [shape], operands, options)
 
     return _batched_over_rows(call)(x, *_operands(weights, x))[0]
 
@@ -180,7 +139,7 @@ def mlp_gradients(
 
     @custom_vmap
     def call(*operands: Array) -> list[Array]:
-        return _call("sparsemlp_mlp_gradient", shapes, operands, options)
+        return library.call("sparsemlp_mlp_gradient", shapes, operands, options)
 
     _vmap_in_turn(call)
     dx, dw1, db1, dw2, db2 = call(x, dy, *operands)
@@ -189,37 +148,6 @@ def mlp_gradients(
         Weights(dw1, None if first.bias is None else db1),
         Weights(dw2, None if second.bias is None else db2),
     )
-
-
-def _loaded() -> ctypes.CDLL:
-    library = load_library()
-    if isinstance(library, BuildError):
-        raise library
-    return library
-
-
-def _call(
-    name: str,
-    shapes: Sequence[Sequence[int]],
-    operands: Sequence[Array],
-    options: dict,
-    dtypes: Sequence[Any] | None = None,
-) -> list[Array]:
-    """Calls a kernel; its results vary over the mesh axes of the operand that varies over most.
-
-    They have the dtype of the first operand unless `dtypes` says otherwise.
-    """
-    _loaded()
-    most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
-    mesh = most.sharding.mesh
-    result = functools.partial(
-        jax.ShapeDtypeStruct,
-        sharding=None if mesh.empty else NamedSharding(mesh, PartitionSpec()),
-        manual_axis_type=most.manual_axis_type,
-    )
-    dtypes = [operands[0].dtype] * len(shapes) if dtypes is None else dtypes
-    results = [result(tuple(s), dtype=d) for s, d in zip(shapes, dtypes, strict=True)]
-    return list(jax.ffi.ffi_call(name, results)(*operands, **options))
 
 
 def _batched_over_rows(call: Callable[..., list[Array]]) -> Callable[..., list[Array]]:

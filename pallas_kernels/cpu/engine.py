@@ -4,7 +4,7 @@ from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import calls, library
 from pallas_kernels.cpu.build import BuildError
 from pallas_kernels.cpu.crossover import hands_over, pays
 from pallas_kernels.engine import Engine
@@ -42,8 +42,8 @@ class Cpu(Engine):
             return f"it is native code for processors and the platform is {platform!r}"
         if layer.dtype not in DTYPES:
             return f"it computes {' and '.join(DTYPES)}, not {layer.dtype}"
-        library = calls.load_library()
-        return str(library) if isinstance(library, BuildError) else None
+        loaded = library.load_library()
+        return str(loaded) if isinstance(loaded, BuildError) else None
 
     def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
         """Whether measurement found it faster than XLA's dense product here."""

@@ -3,7 +3,7 @@
 import pytest
 import timing
 
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import library
 from pallas_kernels.cpu.build import BuildError
 
 
@@ -60,7 +60,7 @@ def test_quartiles_hold_half_of_the_values() -> None:
 def test_the_peak_is_that_of_the_native_loop_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(calls, "peak_flops", lambda: 123e9)
+    monkeypatch.setattr(library, "peak_flops", lambda: 123e9)
     monkeypatch.setattr(timing.jax, "default_backend", lambda: "cpu")
     peak = timing.measured_peak()
     assert peak.gflops == 123
@@ -71,7 +71,7 @@ def test_the_peak_without_a_native_loop_is_a_product(monkeypatch: pytest.MonkeyP
     def missing() -> float:
         raise BuildError("no compiler")
 
-    monkeypatch.setattr(calls, "peak_flops", missing)
+    monkeypatch.setattr(library, "peak_flops", missing)
     peak = timing.measured_peak(size=64)
     assert peak.gflops > 0
     assert "64^3 float32 product by XLA" in peak.source

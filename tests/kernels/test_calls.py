@@ -1,7 +1,5 @@
 """The native kernels as XLA calls: what arrives wrong is an error that says what is wrong."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +26,6 @@ from native_calls import (
 
 from pallas_kernels import SparseLayer
 from pallas_kernels.cpu import calls
-from pallas_kernels.cpu.build import BuildError
 
 F64, BF16, I32 = np.float64, jnp.bfloat16, jnp.int32
 pytestmark = needs_native
@@ -276,28 +273,3 @@ def test_an_error_in_a_compiled_program_is_one_of_that_program_alone():
 
 
 LAYER = SparseLayer((8, 6), (3, 2), 3, -1, "float32")
-
-
-def test_without_the_library_a_call_says_why(monkeypatch):
-    monkeypatch.setattr(calls, "load_library", lambda: BuildError("no compiler"))
-    arguments = (jnp.ones((5, 8)), jnp.ones((8, 6)), None, jnp.arange(3, dtype=I32), LAYER)
-    with pytest.raises(BuildError, match="no compiler"):
-        calls.multiply(*arguments, transposed=False)
-
-
-def test_a_library_that_cannot_be_built_or_loaded_is_the_reason(monkeypatch, tmp_path):
-    def fail(source: Path) -> Path:
-        assert source == calls.SOURCE
-        raise BuildError("no compiler")
-
-    monkeypatch.setattr(calls, "build_library", fail)
-    failed = calls.load_library.__wrapped__()
-    assert isinstance(failed, BuildError)
-    assert str(failed) == "no compiler"
-    broken = tmp_path / "kernels.so"
-    broken.write_text("no library")
-    monkeypatch.setattr(calls, "build_library", lambda source: broken)
-    failed = calls.load_library.__wrapped__()
-    assert isinstance(failed, BuildError)
-    assert "the built kernels do not load" in str(failed)
-    assert str(broken) in str(failed)
