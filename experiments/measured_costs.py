@@ -73,6 +73,7 @@ def _options(shapes: Shapes, run: Run, block: Block, ratio: float, mask_layers: 
         ratio=ratio,
         mask_layers=mask_layers,
         batch_size=run.batch_size,
+        devices=1,
         patch_size=shapes.patch_size,
         dim=shapes.dim,
         depth=shapes.depth,
@@ -84,7 +85,7 @@ def _options(shapes: Shapes, run: Run, block: Block, ratio: float, mask_layers: 
 def _command(options: OneStep) -> list[str]:
     """The command line of `one_step.py` with these options."""
     config = options.run
-    names = ("block", "ratio", "mask_layers", "batch_size", "patch_size", "dim", "depth")
+    names = ("block", "ratio", "mask_layers", "batch_size", "patch_size", "dim", "depth", "devices")
     flags = [f"--{name.replace('_', '-')}={getattr(config, name)}" for name in names]
     flags += [f"--expansion={config.expansion}", f"--size={options.size}"]
     program = Path(__file__).parent / "one_step.py"

@@ -55,7 +55,7 @@ def masked_kinds(text: str) -> list[str]:
     """
     kinds: list[str] = []
     for word in text.split(","):
-        found = [kind for kind in KINDS if kind == word.strip() or kind[:-1] == word.strip()]
+        found = [kind for kind in KINDS if word.strip() in (kind, kind.rstrip("12"))]
         if not found:
             known = "XPatch, XChannel, XChannel1, XChannel2"
             raise InputError(f"--mask-layers names {word.strip()!r}: choose from {known}")

@@ -1,6 +1,7 @@
 """The options of `costs.py scaling`, and the model and the hardware that they describe."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -127,6 +128,11 @@ def cluster_of(options: Scaling) -> Cluster:
     """
     published = _published("device", options.device, DEVICES)
     flops, bandwidth = options.peak_flops, options.memory_bandwidth
+    if flops == bandwidth == math.inf:
+        raise InputError(
+            "--peak-flops=inf and --memory-bandwidth=inf leave a step on one device no time: give "
+            "one of them a number"
+        )
     device = Device(
         {options.dtype: published.flops[options.dtype] if flops is None else flops},
         published.memory_bandwidth if bandwidth is None else bandwidth,

@@ -4,10 +4,11 @@
 
 takes every run folder below `runs/`, plans its training step anew (it compiles it and runs
 nothing) and prints and draws the test accuracy of its last epoch against the temporary memory of
-that plan. CIFAR-10 runs need no data for it; others must find theirs again.
+that plan. CIFAR-10 runs need no data for it; others must find theirs again, or are left out.
 """
 
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from sparsemlp import InputError
 from sparsemlp.config import Config
-from sparsemlp.data import ImageDataset, load_dataset
+from sparsemlp.data import ImageDataset, LabelledImages, load_images
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS, MARKERS, look
@@ -46,11 +47,11 @@ class Point(NamedTuple):
     step_ms: float
 
 
-def planned_bytes(settings: Settings, dataset: ImageDataset) -> int:
+def planned_bytes(settings: Settings, dataset: LabelledImages) -> int:
     """Temporary memory of a run's training step, masked if the run masks, as XLA plans it."""
     program = build_program(settings, dataset)
     state = jax.eval_shape(lambda: initial_state(program))
-    shape = (settings.batch_size, *dataset.train_images.shape[1:])
+    shape = (settings.batch_size, *dataset.image_shape)
     images = jax.ShapeDtypeStruct(shape, jnp.uint8)
     labels = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
 
@@ -74,9 +75,18 @@ def read_point(folder: Path) -> Point:
     return Point(name, run.last("test_top1"), planned_bytes(settings, dataset), run.step_ms)
 
 
-def _shapes_of(config: Config) -> ImageDataset:
+def _points(paths: Iterable[Path]) -> Iterator[Point]:
+    """The runs that can be planned; of the others it is said why not."""
+    for path in paths:
+        try:
+            yield read_point(path)
+        except InputError as error:
+            print(f"left out: {path}: {error}", file=sys.stderr)
+
+
+def _shapes_of(config: Config) -> LabelledImages:
     if config.dataset not in _ZEROS:
-        return load_dataset(config.dataset, config.data_dir)
+        return load_images(config.dataset, config.data_dir, image_size=config.image_size)
     images = np.zeros((50_000, *_ZEROS[config.dataset]), np.uint8)
     labels = np.zeros(len(images), np.int32)
     third = (0.5, 0.5, 0.5)
@@ -135,7 +145,9 @@ def draw_tradeoff(
     paths = [p.parent for p in sorted(folder.glob("**/metrics.jsonl")) if p.stat().st_size]
     if not paths:
         raise InputError(f"no run with a finished epoch lies below {folder}: give a folder of runs")
-    points = sorted((read_point(path) for path in paths), key=lambda p: -p.peak_bytes)
+    points = sorted(_points(paths), key=lambda p: -p.peak_bytes)
+    if not points:
+        raise InputError(f"no run below {folder} can be planned: the lines above say why")
     table = Table(title="accuracy against memory")
     for heading in ("run", "test top-1", "peak MiB", "of the largest", "ms a step"):
         table.add_column(heading, justify="left" if heading == "run" else "right")

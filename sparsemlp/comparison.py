@@ -72,12 +72,13 @@ def _compare(study: Study, published: Published, groups: list[Seeds]) -> Iterato
         chosen = _distinct_costs(published, chosen)
     for group in chosen:
         mean, spread = group.statistics(lambda run: _ours(published, run))
-        if math.isnan(mean):
-            yield Comparison(
-                published, study.label(group.first), note="the cost models do not know it"
-            )
-            continue
         run = study.label(group.first)
+        if math.isnan(mean):
+            lacking = "it has no accuracy"
+            if published.quantity != "test_top1":
+                lacking = "the cost models do not know it"
+            yield Comparison(published, run, len(group.runs), note=lacking)
+            continue
         others = why_not_comparable(published, group.first)
         difference = None if others else mean - published.value
         note = f"not comparable: {others}" if others else _note(published, group.first, mean)
@@ -99,9 +100,9 @@ def _belongs(published: Published, run: StudyRun) -> bool:
 
 def _distinct_costs(published: Published, groups: list[Seeds]) -> list[Seeds]:
     """Of groups that cost the same on paper in the same setting the first."""
-    found: dict[tuple[float, str], Seeds] = {}
+    found: dict[tuple[str, str], Seeds] = {}
     for group in groups:
-        key = _ours(published, group.first), why_not_comparable(published, group.first)
+        key = repr(_ours(published, group.first)), why_not_comparable(published, group.first)
         found.setdefault(key, group)
     return list(found.values())
 

@@ -29,7 +29,9 @@ def cells(comparison: Comparison) -> dict[str, Any]:
     """A comparison as a reader sees it."""
     quantity, value = comparison.published.quantity, comparison.value or 0.0
     difference = comparison.difference
-    if quantity == "test_top1":
+    if comparison.value is None:
+        text, signed = "unknown", ""
+    elif quantity == "test_top1":
         text = percent(value, comparison.spread)
         signed = "" if difference is None else f"{100 * difference:+.2f} points"
     else:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sparsemlp.config import Config
 from sparsemlp.mask_options import NEED_A_MASK
 from sparsemlp.plan import all_rules
-from sparsemlp.rules import BlockMasking
+from sparsemlp.rules import BlockMasking, describe_rule
 from sparsemlp.settings import Settings, model_and_plan, resolve
 from sparsemlp.study_run import StudyRun
 
@@ -31,11 +31,16 @@ _BY_OTHERS = ("warmup_lr", "warmup_epochs", "mask_start_epoch")
 """Options whose defaults follow from others, and then need not be said beside them."""
 
 
+_OTHER_RULES = frozenset({"activation", "gradient", "gradient_method"})
+"""Options that say what a model string says in its own way, beside masks."""
+
+
 class _Skeleton(NamedTuple):
     """What a model string says in one option with its ratio."""
 
     depth: int | None
     masked: str
+    rules: str
 
 
 class Labels:
@@ -54,18 +59,27 @@ class Labels:
         given = any(run.settings is not None and run.settings.config for run in masked)
         self._depths_differ = given and len({skeleton.depth for skeleton in skeletons}) > 1
         self._layers_differ = given and len({skeleton.masked for skeleton in skeletons}) > 1
+        self._rules_differ = given and len({skeleton.rules for skeleton in skeletons}) > 1
+        if self._rules_differ:
+            self._of_masked = [name for name in self._of_masked if name not in _OTHER_RULES]
+        trained = [run for run in known if run.records]
+        names = {run.settings.dataset for run in trained if run.settings is not None}
+        self._sources_differ = len({run.dataset for run in trained}) > len(names)
 
     def variant(self, run: StudyRun) -> str:
         """What sets a masked run apart beside block, ratio, backward pass and seed, in words."""
         skeleton = _skeleton(run)
         words = [f"depth {skeleton.depth}"] if self._depths_differ else []
         words += [f"{skeleton.masked} masked"] if self._layers_differ and skeleton.masked else []
-        return ", ".join(filter(None, [*words, _in_words(run, self._of_masked)]))
+        words += [skeleton.rules] if self._rules_differ else []
+        words += [_in_words(run, self._of_masked), self._source(run)]
+        return ", ".join(filter(None, words))
 
     def label(self, run: StudyRun) -> str:
         """The masking of a run in words, and what else sets it apart but its seed."""
         ignored = _RULE | _TOLD | {"seed"} | (_OF_A_MASK if run.is_dense else frozenset())
-        others = _in_words(run, (name for name in self._differing if name not in ignored))
+        words = _in_words(run, (name for name in self._differing if name not in ignored))
+        others = ", ".join(filter(None, [words, self._source(run)]))
         return f"{run.label} ({others})" if others else run.label
 
     def other_options(self, run: StudyRun) -> str:
@@ -73,7 +87,13 @@ class Labels:
         ignored = _RULE | {"seed"} | (_OF_A_MASK if run.is_dense else frozenset())
         if run.masking is None:
             ignored -= {"config"}
-        return _in_words(run, (name for name in self._differing if name not in ignored))
+        words = _in_words(run, (name for name in self._differing if name not in ignored))
+        return ", ".join(filter(None, [words, self._source(run)]))
+
+    def _source(self, run: StudyRun) -> str:
+        """What a run says of its images beyond their name, if runs of one name differ in it."""
+        own = run.settings is not None and run.dataset == run.settings.dataset
+        return f"on {run.dataset}" if self._sources_differ and run.records and not own else ""
 
 
 def differing_options(runs: Iterable[StudyRun]) -> tuple[str, ...]:
@@ -95,13 +115,18 @@ def _worth_saying(runs: Iterable[StudyRun]) -> list[str]:
 
 
 def _skeleton(run: StudyRun) -> _Skeleton:
-    masked = [
-        pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
-        for pattern in sorted(run.plan)
-        if any(isinstance(rule, BlockMasking) for rule in all_rules({pattern: run.plan[pattern]}))
-    ]
+    masked: list[str] = []
+    others: dict[str, list[str]] = {}
+    for pattern in sorted(run.plan):
+        layer = pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
+        for rule in all_rules({pattern: run.plan[pattern]}):
+            if isinstance(rule, BlockMasking):
+                masked.append(layer)
+            else:
+                others.setdefault(describe_rule(rule), []).append(layer)
     depth = None if run.settings is None else model_and_plan(run.settings)[0]
-    return _Skeleton(depth, " ".join(masked))
+    rules = ", ".join(f"{words} in {' '.join(layers)}" for words, layers in others.items())
+    return _Skeleton(depth, " ".join(masked), rules)
 
 
 def _in_words(run: StudyRun, names: Iterable[str]) -> str:

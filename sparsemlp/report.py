@@ -101,11 +101,11 @@ def build_page(
         ],
         lacking=lacking,
         source=SOURCE,
-        comparisons=[comparison_table.cells(c) for c in comparisons if c.value is not None],
+        comparisons=[comparison_table.cells(c) for c in comparisons if c.run],
         not_run=", ".join(
             f"{comparison_table.setting(c)} ({comparison_table.QUANTITIES[c.published.quantity]})"
             for c in comparisons
-            if c.value is None
+            if not c.run
         ),
         csv_name=CSV_NAME,
         json_name=JSON_NAME,

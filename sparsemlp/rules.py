@@ -7,7 +7,7 @@ import dataclasses
 import re
 from typing import ClassVar, Literal, cast, get_args
 
-from sparsemlp.blocks import Block, check_block, check_ratio, parse_block
+from sparsemlp.blocks import Block, check_block, check_ratio, format_block, parse_block
 from sparsemlp.errors import InputError
 from sparsemlp.selection import GRADIENT_SCORE, SCORES, Score, check_score
 
@@ -136,6 +136,17 @@ class GradientPruning:
 
 
 Rule = BlockMasking | ActivationPruning | ActivationPooling | GradientPruning
+
+
+def describe_rule(rule: ActivationPruning | ActivationPooling | GradientPruning) -> str:
+    """A rule that is no mask in a few words, as `activations 8x8:0.7`."""
+    match rule:
+        case ActivationPruning():
+            return f"activations {format_block(rule.block)}:{rule.ratio:g}"
+        case ActivationPooling():
+            return f"activations {rule.mode}:{format_block(rule.window)}"
+        case GradientPruning():
+            return f"gradients {rule.n}:{rule.m} {rule.method}"
 
 
 def parse_activation(text: str) -> ActivationPruning | ActivationPooling:

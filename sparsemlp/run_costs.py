@@ -8,13 +8,14 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from sparsemlp import costs
-from sparsemlp.blocks import Block
+from sparsemlp.blocks import Block, block_grid, n_kept_blocks
 from sparsemlp.budgets import share_out, with_ratios
 from sparsemlp.costs import KINDS, Masking, Shapes
 from sparsemlp.errors import InputError
@@ -116,32 +117,32 @@ def _plans(settings: Settings, shapes: Shapes, run: StudyRun) -> tuple[Plan, lis
     return with_ratios(params, plan, run.layer_ratios), blocks
 
 
-def run_costs(run: StudyRun, masking: Masking | None = None) -> RunCosts | None:
+def run_costs(run: StudyRun) -> RunCosts | None:
     """What a run costs on paper.
-
-    Args:
-      run: the run.
-      masking: another masking than its own, for all epochs.
 
     Returns:
       The costs. None where they are not known: there is no model of it, masking with a global
-      budget has not begun, or an adaptive schedule has not ended.
+      budget has not begun, an adaptive schedule has not ended, or a block of a folder from
+      elsewhere does not divide its kernel.
     """
+    with contextlib.suppress(InputError):
+        return _costs(run)
+    return None
+
+
+def _costs(run: StudyRun) -> RunCosts | None:
     settings, steps = run.settings, run.steps_per_epoch
     shapes = None if settings is None else shapes_of(settings)
     if settings is None or shapes is None or steps is None:
         return None
-    if masking is not None:
-        maskings = [([masking], settings.epochs)]
-    else:
-        shared, levels = _plans(settings, shapes, run), levels_of(run)
-        if shared is None or levels is None:
-            return None
-        plan, blocks = shared
-        maskings = [
-            ([_masking(plan_at(plan, level) if level else {}, block) for block in blocks], n_epochs)
-            for level, n_epochs in levels.items()
-        ]
+    shared, levels = _plans(settings, shapes, run), levels_of(run)
+    if shared is None or levels is None:
+        return None
+    plan, blocks = shared
+    maskings = [
+        ([_masking(plan_at(plan, level) if level else {}, block) for block in blocks], n_epochs)
+        for level, n_epochs in levels.items()
+    ]
 
     def total(model: Callable[..., Any]) -> Any:
         """Over the levels; of the blocks of the network, a model takes the mean of each one's."""
@@ -156,9 +157,18 @@ def run_costs(run: StudyRun, masking: Masking | None = None) -> RunCosts | None:
         total(costs.loaded_elements),
         total(costs.thesis_movement_bytes) / 2**30,
         total(costs.movement_bytes) / 2**30,
-        total(costs.thesis_flops),
+        total(_thesis_flops if settings.budget == "global" else costs.thesis_flops),
         total(functools.partial(costs.training_flops, backward=settings.backward)),
     )
+
+
+def _thesis_flops(shapes: Shapes, masking: Masking, run: costs.Run) -> float:
+    """As the thesis counts them, of ratios that stand for a number of blocks and are no shares."""
+    shares: dict[str, tuple[Block, float]] = {}
+    for kind, (block, ratio) in masking.items():
+        n_blocks = math.prod(block_grid(shapes.kernel(kind), block))
+        shares[kind] = block, 1 - n_kept_blocks(n_blocks, ratio) / n_blocks
+    return costs.thesis_flops(shapes, shares, run)
 
 
 def dropped_share(shapes: Shapes, kinds: Sequence[str], block: Block, ratio: float) -> float:

@@ -103,7 +103,8 @@ COLUMNS = (
     Column(
         "training_flops",
         "PFLOPs",
-        "theoretical: FLOPs of all images, forward and backward, with the blocks that each keeps",
+        "theoretical: FLOPs of all images, forward and backward, with the kept blocks of weights; "
+        "other rules are not counted",
         lambda v: digits(v / 1e15, 3),
     ),
     Column("dataset", "data set", "as the run says it", shown=False),
@@ -122,7 +123,7 @@ def rows(study: Study) -> list[Row]:
 
 
 def _row(study: Study, run: StudyRun) -> Row:
-    settings, costs = run.settings, run_costs(run)
+    settings, costs, versions = run.settings, run_costs(run), run.environment.get("versions")
     row: Row = {column.key: None for column in COLUMNS}
     row |= {"name": run.name, "status": run.status, "reason": run.reason or None}
     if settings is not None:
@@ -152,7 +153,7 @@ def _row(study: Study, run: StudyRun) -> Row:
     return row | {
         "dataset": run.dataset or None,
         "device": run.device or None,
-        "jax": (run.environment.get("versions") or {}).get("jax"),
+        "jax": versions.get("jax") if isinstance(versions, dict) else None,
         "commit": run.environment.get("commit"),
     }
 

@@ -204,10 +204,11 @@ def describe_masking(config: Config) -> str:
     if config.ratio:
         words = [f"{block} at {config.ratio:g}{where}, {config.backward} backward"]
         words += in_words(config)
+        where = ""
     if config.activation is not None:
-        words.append(f"activations {config.activation}")
+        words.append(f"activations {config.activation}{where}")
     if config.gradient is not None:
-        words.append(f"gradients {config.gradient} {config.gradient_method or 'magnitude'}")
+        words.append(f"gradients {config.gradient} {config.gradient_method or 'magnitude'}{where}")
     return ", ".join(words)
 
 

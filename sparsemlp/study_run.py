@@ -20,7 +20,7 @@ from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
 from sparsemlp.history import History
-from sparsemlp.plan import Plan
+from sparsemlp.plan import Plan, all_rules
 from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
 from sparsemlp.run_folder import RunFolder
@@ -67,8 +67,15 @@ class StudyRun:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Which parameter has which rules; empty for a dense model."""
-        return {} if self.settings is None else model_and_plan(self.settings)[1]
+        """Which parameter has which rules, masks that drop nothing left out."""
+        plan = {} if self.settings is None else model_and_plan(self.settings)[1]
+        rules = {
+            pattern: kept if isinstance(kept, tuple) else (kept,) for pattern, kept in plan.items()
+        }
+        return {
+            pattern: tuple(r for r in own if not (isinstance(r, BlockMasking) and r.ratio == 0))
+            for pattern, own in rules.items()
+        }
 
     @functools.cached_property
     def masking(self) -> BlockMasking | None:
@@ -78,9 +85,7 @@ class StudyRun:
 
     @functools.cached_property
     def _masks(self) -> list[BlockMasking]:
-        every = (kept if isinstance(kept, tuple) else (kept,) for kept in self.plan.values())
-        rules = (rule for rules in every for rule in rules)
-        return [rule for rule in rules if isinstance(rule, BlockMasking) and rule.ratio > 0]
+        return [rule for rule in all_rules(self.plan) if isinstance(rule, BlockMasking)]
 
     @functools.cached_property
     def layer_ratios(self) -> dict[str, float]:
@@ -96,7 +101,7 @@ class StudyRun:
     @property
     def is_dense(self) -> bool:
         """Whether no rule of any kind applies: the model that all others are compared with."""
-        return self.settings is not None and not self.plan
+        return self.settings is not None and not all_rules(self.plan)
 
     @property
     def block(self) -> str | None:
@@ -228,7 +233,8 @@ def _read_object(path: Path) -> Record | None:
 def _read_records(path: Path) -> tuple[Record, ...]:
     records = tuple(History(path).read())
     for number, record in enumerate(records, start=1):
-        for key in ("epoch", "test_top1"):
-            if not isinstance(record.get(key), int | float):
+        kinds = {"epoch": int, "test_top1": int | float, "step": int | None}
+        for key, kind in kinds.items():
+            if not isinstance(record.get(key), kind):
                 raise InputError(f"{path.name}, line {number}: {key} is {record.get(key)!r}")
     return records

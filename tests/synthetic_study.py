@@ -131,6 +131,13 @@ def write_run(folder: Path, run: Settings, n_epochs: int | None = None) -> Path:
     return folder
 
 
+def retrain_on(source: str, folder: Path) -> None:
+    """Makes the run in a folder one on other images of the same name."""
+    for name in ("environment.json", "metrics.jsonl", "summary.json"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace(SOURCE, source))
+
+
 def _write_activity(folder: Path, run: Settings, n_epochs: int) -> None:
     """Counts that fall from the first block of each kernel to the last."""
     arrays: dict[str, Any] = {}

@@ -78,3 +78,41 @@ def test_options_that_differ_are_named_in_their_order(labelled):
     runs, _ = labelled(a=MASKED, b={**MASKED, "seed": 1, "block": "2x2", "checkpoint_every": 9.0})
     assert differing_options(runs.values()) == ("block", "seed")
     assert differing_options([]) == ()
+
+
+def test_other_rules_of_model_strings_set_runs_apart(labelled):
+    layers = "ResMLP5 @ XPatch = masked 0.8 (32, 32){0}; XChannel = masked 0.8 (32, 32){0}{1};"
+    runs, labels = labelled(
+        plain={"config": layers.format("", "")},
+        rules={"config": layers.format(" + sparse 0.7 (8, 8)", " + gradient 2:4")},
+        option={"block": "32x32", "ratio": 0.8, "activation": "mean:2x2"},
+    )
+    assert labels.variant(runs["plain"]) == ""
+    assert labels.variant(runs["rules"]) == (
+        "activations 8x8:0.7 in XChannel XPatch, gradients 2:4 magnitude in XChannel"
+    )
+    assert labels.variant(runs["option"]) == "activations mean:2x2 in XChannel XPatch"
+
+
+def test_a_rule_without_a_mask_says_its_layers(labelled):
+    runs, labels = labelled(
+        tokens={"activation": "8x8:0.8", "mask_layers": "XPatch"},
+        all={"activation": "8x8:0.8", "gradient": "2:4"},
+    )
+    assert labels.label(runs["tokens"]) == "dense, activations 8x8:0.8 in XPatch"
+    assert labels.label(runs["all"]) == "dense, activations 8x8:0.8, gradients 2:4 magnitude"
+
+
+def test_runs_on_images_of_one_name_say_which_they_were(tmp_path):
+    for name in ("real", "transcode"):
+        for ratio in (0.0, 0.8):
+            run = synthetic.settings(block="32x32" if ratio else None, ratio=ratio, epochs=1)
+            folder = synthetic.write_run(tmp_path / f"{name}{ratio}", run)
+            synthetic.retrain_on("cifar10 (JPEG)" if name == "transcode" else "cifar10", folder)
+    study = read_study(tmp_path)
+    labels = Labels(study.runs)
+    found = {run.name: (labels.label(run), labels.other_options(run)) for run in study.runs}
+    assert found["real0.0"] == ("dense", "")
+    assert found["transcode0.0"] == ("dense (on cifar10 (JPEG))", "on cifar10 (JPEG)")
+    masked = {run.name: labels.variant(run) for run in study.runs if run.masking}
+    assert masked == {"real0.8": "", "transcode0.8": "on cifar10 (JPEG)"}

@@ -163,3 +163,18 @@ def test_only_what_is_equal_is_said_to_be_shared(tmp_path):
 
 def test_the_same_study_is_the_same_page(small, text):
     assert page_of(small, kept_blocks="no <data>") == text
+
+
+def test_a_run_whose_costs_are_not_known_is_there_and_not_missing(tmp_path):
+    run = synthetic.settings(block="32x32", ratio=0.8, epochs=1, dataset="some.npz")
+    synthetic.write_run(tmp_path / "a", run)
+    study = read_study(tmp_path)
+    write_report(study, [], {}, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert "the cost models do not know it" in text
+    lacking = text.split("No finished run for: ")[1].split("</p>")[0]
+    assert "dense (memory movement)" in lacking
+    assert "32x32 at 0.8 (memory movement)" not in lacking
+    found = json.loads((tmp_path / "runs.json").read_text())["comparisons"]
+    moved = [c for c in found if (c["block"], c["quantity"]) == ("32x32", "thesis_movement_gb")]
+    assert [(c["value"], c["run"]) for c in moved] == [(None, "32x32 at 0.8, masked backward")]

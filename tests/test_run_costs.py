@@ -26,7 +26,10 @@ def test_the_thesis_run_costs_what_the_thesis_says():
     masking = dict.fromkeys(KINDS, ((32, 32), 0.8))
     assert found.loaded_elements == costs.loaded_elements(Shapes(), masking, Run())
     assert found.thesis_movement_gb == pytest.approx(277, rel=5e-3)
-    assert run_costs(run()) == run_costs(run(block="32x32", ratio=0.8), {})
+    dense = run_costs(run())
+    assert dense is not None
+    assert dense.loaded_elements == costs.loaded_elements(Shapes(), {}, Run())
+    assert dense.thesis_flops == costs.thesis_flops(Shapes(), {}, Run())
 
 
 def test_layers_that_are_not_masked_are_not_counted_as_masked():
@@ -43,6 +46,7 @@ def test_layers_that_are_not_masked_are_not_counted_as_masked():
         {"model": "resnet9"},
         {"dataset": "some.npz"},
         {"block": "32x32", "ratio": 0.8, "budget": "global"},
+        {"block": "48x48", "ratio": 0.8},
         {"block": "32x32", "ratio": 0.8, "ratio_schedule": "adaptive", "hold_out": 0.1},
     ],
 )
@@ -62,6 +66,14 @@ def test_budgets_are_counted_layer_by_layer(tmp_path):
     assert found is not None
     steps = Run().steps
     assert found.loaded_elements == steps * (8 + 4 * 3) * 32 * 32
+    shares = {"XPatch": 1.0, "XChannel1": 3 / 16, "XChannel2": 1 / 16}
+    flops = [
+        costs.thesis_flops(
+            Shapes(), {k: ((32, 32), 1 - share) for k, share in of_block.items()}, Run()
+        )
+        for of_block in (shares, {"XPatch": 1 / 4, "XChannel1": 1 / 16, "XChannel2": 1 / 16})
+    ]
+    assert found.thesis_flops == pytest.approx((flops[0] + 4 * flops[1]) / 5, rel=1e-12)
     uniform = run_costs(run(block="32x32", ratio=0.95))
     assert uniform is not None
     # All of one, and one of 4, 16 and 16: the other blocks of the network as with 0.95.

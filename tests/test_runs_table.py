@@ -8,6 +8,7 @@ import pytest
 import synthetic_study as synthetic
 
 from sparsemlp.runs_table import COLUMNS, plain, rows, show, write_csv, write_json
+from sparsemlp.study import read_study
 
 small = synthetic.small
 BY_KEY = {column.key: column for column in COLUMNS}
@@ -63,3 +64,12 @@ def test_every_column_says_what_it_means_and_theory_is_called_so():
     assert len(BY_KEY) == len(COLUMNS)
     for key in ("loaded_elements", "thesis_movement_gb", "thesis_flops", "training_flops"):
         assert BY_KEY[key].meaning.startswith("theoretical")
+
+
+def test_an_environment_from_elsewhere_is_a_gap(tmp_path):
+    folder = synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=1))
+    environment = synthetic.ENVIRONMENT | {"versions": ["jax 0.12"]}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    (row,) = rows(read_study(tmp_path))
+    assert row["jax"] is None
+    assert row["status"] == "finished"

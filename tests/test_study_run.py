@@ -58,6 +58,8 @@ def test_options_and_keys_that_an_older_version_did_not_write_are_gaps(folder):
         ("config.json", "{", "no configuration"),
         ("metrics.jsonl", "[]\n", "line 1"),
         ("metrics.jsonl", '{"epoch": 1}\n', "test_top1 is None"),
+        ("metrics.jsonl", '{"epoch": "NaN", "test_top1": 0.5}\n', "epoch is nan"),
+        ("metrics.jsonl", '{"epoch": 1, "step": "9", "test_top1": 0.5}\n', "step is '9'"),
         ("metrics.jsonl", "", "no epoch"),
     ],
 )
@@ -117,3 +119,11 @@ def test_only_numbers_are_numbers():
 def test_a_configuration_that_found_its_data_takes_the_defaults_of_that_data():
     assert resolve_for(synthetic.Config(), "digits (scikit-learn)").epochs == 30
     assert resolve_for(synthetic.Config(), "").epochs == 200
+
+
+@pytest.mark.parametrize("rest", ["masked 0 (4, 4)", "masked 0 (4, 4) + sparse 0.5 (8, 8)"])
+def test_a_mask_that_drops_nothing_is_no_mask(tmp_path, rest):
+    run = synthetic.settings(config=f"ResMLP5 @ XPatch = masked 0 (32, 32); XChannel = {rest};")
+    read = read_run(synthetic.write_run(tmp_path / "run", run, 1), "a")
+    assert (read.masking, read.ratio) == (None, 0.0)
+    assert read.is_dense == ("sparse" not in rest)

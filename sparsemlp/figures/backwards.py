@@ -61,8 +61,9 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         _over_blocks(axes[-1], rows, found, dense)
         axes[-1].set_title(f"ratio {chosen.ratio:g}")
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = columns_for(labels, most=4)
-    labels = [wrap(label, columns) for label in labels]
+    width = figure.get_figwidth()
+    columns = columns_for(labels, most=4, width=width)
+    labels = [wrap(label, columns, width) for label in labels]
     figure.set_figheight(high + 0.34 + height(labels, columns))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     yield Drawing(

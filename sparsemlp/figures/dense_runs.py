@@ -58,4 +58,4 @@ def _key(run: StudyRun) -> tuple[object, ...]:
         return (run.name,)
     names = (field.name for field in dataclasses.fields(run.settings) if field.name not in _OWN)
     depth, _ = model_and_plan(run.settings)
-    return (depth, *(repr(getattr(run.settings, name)) for name in names))
+    return (depth, run.dataset, *(repr(getattr(run.settings, name)) for name in names))

@@ -1,6 +1,8 @@
 """All blocks at one ratio over the epochs: a panel per backward pass and family of blocks."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +14,14 @@ from sparsemlp.blocks import parse_block
 from sparsemlp.figures.dense_runs import dense_runs
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.legends import height, wrap
-from sparsemlp.figures.seed_lines import backward_of, draw_seeds, masked_at, over_seeds
+from sparsemlp.figures.seed_lines import (
+    LINE_COLORS,
+    MOST_LINES,
+    backward_of,
+    draw_seeds,
+    masked_at,
+    over_seeds,
+)
 from sparsemlp.figures.style import (
     DASHES,
     DENSE_MODEL,
@@ -26,9 +35,13 @@ from sparsemlp.figures.style import (
     shades,
     sort_blocks,
 )
+from sparsemlp.labels import Labels
 from sparsemlp.seeds import Seeds, by_seed
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
+
+_FEW_EPOCHS = 3
+"""Below so many a line has markers: of one epoch there would be nothing to see."""
 
 
 def accuracy_at_ratio(study: Study, chosen: Chosen) -> Iterator[Drawing]:
@@ -76,7 +89,8 @@ def _families(
     if not groups:
         raise NothingToDrawError(f"no masked run at ratio {chosen.ratio:g} has an epoch")
     backwards = order_backwards({backward_of(group) for group in groups})
-    variants = sorted({study.variant(group.first) for group in groups})
+    told = Labels([group.first for group in groups])
+    variants = sorted({told.variant(group.first) for group in groups})
     families = sorted({family(group.first.block or "1x1") for group in groups})
     width = 2.6 if len(families) == 1 else 0.9
     figure = Figure(figsize=(min(WIDTH, width + 2.1 * len(families)), 0.9 + 2.0 * len(backwards)))
@@ -87,6 +101,7 @@ def _families(
         sharey=True,
         squeeze=False,
     )
+    styles = _styles({group.first.block or "" for group in groups}, variants)
     dense = None if logarithmic else dense_runs(study, [group.first for group in groups])
     for row, backward in enumerate(backwards):
         for column, kind in enumerate(families):
@@ -96,9 +111,10 @@ def _families(
                 for group in groups
                 if backward_of(group) == backward and family(group.first.block or "") == kind
             ]
-            _blocks(axes, study, chosen_groups, variants, values)
+            _blocks(axes, told, chosen_groups, styles, values)
             if dense is not None:
-                draw_seeds(axes, dense, "test_top1", DENSE_MODEL._replace(marker=""), None)
+                marker = "." if len(dense.first.records) < _FEW_EPOCHS else ""
+                draw_seeds(axes, dense, "test_top1", DENSE_MODEL._replace(marker=marker), None)
             if logarithmic:
                 axes.set_yscale("symlog", linthresh=1e-3, linscale=0.3)
                 axes.set_yticks([0, 1e-3, 1e-2, 1e-1, 1])
@@ -119,43 +135,71 @@ def _families(
             if not str(line.get_label()).startswith("_")
         }
         labels = sorted(handles, key=lambda text: parse_block(str(text)))
-        grid[0, column].legend(
-            [handles[text] for text in labels], labels, ncols=2, loc="best", handlelength=1.6
-        )
+        if labels:
+            grid[0, column].legend(
+                [handles[text] for text in labels], labels, ncols=2, loc="best", handlelength=1.6
+            )
     if len(variants) > 1:
-        names = [wrap(variant or "no other option") for variant in variants]
+        width = figure.get_figwidth()
+        names = [wrap(variant or "no other option", width=width) for variant in variants]
         figure.set_figheight(figure.get_figheight() + height(names))
         figure.legend(
-            [Line2D([], [], color="black", linestyle=DASHES[i % 4]) for i in range(len(variants))],
+            [
+                Line2D([], [], color=style.color or "black", linestyle=style.dash)
+                for style in styles.values()
+            ],
             names,
             loc="outside lower left",
             handlelength=3,
         )
     dotted = ", dotted: dense model" if dense is not None else ""
-    figure.suptitle(f"ratio {chosen.ratio:g}{dotted}")
+    blocks = {group.first.block or "" for group in groups}
+    alone = f"{blocks.pop()} at " if len(blocks) == 1 else ""
+    figure.suptitle(f"{alone}ratio {chosen.ratio:g}{dotted}")
     return Drawing(name, figure, caption)
+
+
+class _Style(NamedTuple):
+    """The dash of a line, and its colour where that does not say the block."""
+
+    dash: Literal["-", "--", "-.", ":"]
+    color: str | None = None
+
+
+def _styles(blocks: set[str], variants: list[str]) -> dict[str, _Style]:
+    """What each of some other options looks like: a dash, or of one block alone also a colour."""
+    if len(variants) <= len(DASHES):
+        return dict(zip(variants, map(_Style, DASHES), strict=False))
+    if len(blocks) > 1 or len(variants) > MOST_LINES:
+        raise NothingToDrawError(
+            f"{len(variants)} settings of other options are more than the "
+            f"{len(DASHES) if len(blocks) > 1 else MOST_LINES} that can be told apart beside "
+            f"{len(blocks)} block{'s' * (len(blocks) > 1)}"
+        )
+    looks = itertools.product(DASHES, LINE_COLORS)
+    return dict(zip(variants, itertools.starmap(_Style, looks), strict=False))
 
 
 def _blocks(
     axes: Axes,
-    study: Study,
+    told: Labels,
     groups: Sequence[Seeds],
-    variants: list[str],
+    styles: Mapping[str, _Style],
     values: Callable[[StudyRun], np.ndarray],
 ) -> None:
-    """A line a block; other options have a dash of their own."""
+    """A line a block; other options have a dash of their own, and some a colour."""
     blocks = sort_blocks({group.first.block or "" for group in groups})
     colors = dict(zip(blocks, shades(len(blocks)), strict=True))
     for group in groups:
         block = group.first.block or ""
-        number = variants.index(study.variant(group.first))
+        style = styles[told.variant(group.first)]
         epochs, mean, _, _ = over_seeds(group, values)
         axes.plot(
             epochs,
             mean,
-            DASHES[number % len(DASHES)],
-            color=colors[block],
+            style.dash,
+            color=style.color or colors[block],
             linewidth=1.1,
-            marker="." if len(epochs) < 3 else None,
-            label=block,
+            marker="." if len(epochs) < _FEW_EPOCHS else None,
+            label=block if style.color is None else None,
         )

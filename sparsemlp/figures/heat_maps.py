@@ -23,7 +23,7 @@ from sparsemlp.figures.style import (
     sort_blocks,
 )
 from sparsemlp.run_costs import run_costs
-from sparsemlp.seeds import percent, statistics
+from sparsemlp.seeds import by_seed, percent, statistics
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
 
@@ -122,9 +122,10 @@ def _scale(accuracies: list[float]) -> Normalize:
 
 def _words(runs: list[StudyRun]) -> tuple[float, list[str]]:
     """Mean accuracy of a cell, NaN without one, and its lines."""
-    finished = [run for run in runs if run.status == "finished"]
-    if not finished:
+    groups = by_seed(run for run in runs if run.status == "finished")
+    if not groups:
         return math.nan, [runs[0].status if runs else "not run"]
+    finished = groups[0].runs
     mean, spread = statistics([run.last("test_top1") for run in finished])
     if math.isnan(mean):
         return mean, ["unknown"]

@@ -3,6 +3,8 @@
 import textwrap
 from collections.abc import Iterable
 
+from sparsemlp.figures.style import WIDTH
+
 LINE_HEIGHT = 0.16
 """Inches of a line of a legend."""
 
@@ -10,15 +12,21 @@ _CHARACTERS = 100
 """Of a legend's line over the whole width of a page, beside its handle."""
 
 
-def columns_for(labels: Iterable[str], most: int) -> int:
-    """How many columns of a legend these labels fit into side by side, one to `most`."""
+def columns_for(labels: Iterable[str], most: int, width: float = WIDTH) -> int:
+    """How many columns of a legend these labels fit into side by side, one to `most`.
+
+    Args:
+      labels: of the legend's entries.
+      most: columns at most.
+      width: of the figure, in inches.
+    """
     longest = max(map(len, labels), default=0)
-    return max(n for n in range(1, most + 1) if n == 1 or longest <= _of_column(n))
+    return max(n for n in range(1, most + 1) if n == 1 or longest <= _of_column(n, width))
 
 
-def wrap(label: str, columns: int = 1) -> str:
-    """A label broken into lines that fit into one of some columns."""
-    return wrap_to(label, _of_column(columns))
+def wrap(label: str, columns: int = 1, width: float = WIDTH) -> str:
+    """A label broken into lines that fit into one of some columns of a figure so wide."""
+    return wrap_to(label, _of_column(columns, width))
 
 
 def wrap_to(label: str, characters: int) -> str:
@@ -35,5 +43,5 @@ def height(labels: Iterable[str], columns: int = 1) -> float:
     return LINE_HEIGHT * max(filled, default=0)
 
 
-def _of_column(columns: int) -> int:
-    return _CHARACTERS // columns - (0 if columns == 1 else 6)
+def _of_column(columns: int, width: float) -> int:
+    return int(_CHARACTERS * width / WIDTH) // columns - (0 if columns == 1 else 6)

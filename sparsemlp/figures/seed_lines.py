@@ -11,8 +11,9 @@ from sparsemlp.seeds import Seeds
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
 
-_LINE_COLORS = tuple(color for color in COLORS if color != DENSE_MODEL.color)
-MOST_LINES = len(_LINE_COLORS) * len(DASHES)
+LINE_COLORS = tuple(color for color in COLORS if color != DENSE_MODEL.color)
+"""Of lines that are not the dense model's."""
+MOST_LINES = len(LINE_COLORS) * len(DASHES)
 """Settings whose lines can be told apart."""
 
 
@@ -27,7 +28,7 @@ def looks(groups: Sequence[Seeds]) -> list[Look]:
     if len(set(own)) == len(own):
         return own
     kept = DENSE_MODEL if own.count(DENSE_MODEL) == 1 else None
-    others = itertools.cycle(itertools.product(DASHES, _LINE_COLORS))
+    others = itertools.cycle(itertools.product(DASHES, LINE_COLORS))
     found: list[Look] = []
     for look in own:
         if look != kept:

@@ -42,6 +42,7 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted):
     assert len(counted) == 6
     assert {"--block=4x1", "--ratio=0.9", "--mask-layers=XChannel"} <= set(counted[-1])
     assert {"--batch-size=4", "--size=8", "--dim=8", "--n-classes=10"} <= set(counted[-1])
+    assert "--devices=1" in counted[-1]
 
 
 def test_energy_is_that_of_real_steps(monkeypatch):

@@ -26,6 +26,8 @@ def test_what_does_not_fit_is_named():
         model_shapes("resmlp_cifar10", image_size=30)
     with pytest.raises(InputError, match="names 'Head'"):
         masked_kinds("XPatch,Head")
+    with pytest.raises(InputError, match="names 'XPatc'"):
+        masked_kinds("XPatc")
     check_blocks([(32, 32)], KINDS, Shapes())
     with pytest.raises(InputError, match="block 48x32 does not divide XPatch"):
         check_blocks([(48, 32), (32, 32)], KINDS, Shapes())

@@ -1,5 +1,6 @@
 """Options become a model and a cluster; published numbers stand until others are given."""
 
+import math
 from typing import Any
 
 import pytest
@@ -65,6 +66,7 @@ def test_models_that_cannot_be_are_named(changes: dict[str, Any], message):
         ({"between": "string"}, "--between=string is unknown"),
         ({"peak_flops": 0.0}, "the peak in bfloat16 is 0"),
         ({"memory_bandwidth": -1.0}, "the memory bandwidth is -1"),
+        ({"peak_flops": math.inf, "memory_bandwidth": math.inf}, "--peak-flops=inf and --mem"),
         ({"inside_latency": -1.0}, "a latency of -1 s"),
         ({"masked_efficiency": 2.0}, "masked_efficiency is 2"),
         ({"devices_per_host": 0}, "devices_per_host is 0"),

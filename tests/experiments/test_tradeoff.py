@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import tiny_images
 import tradeoff
 from PIL import Image
 from tradeoff import Point, read_point, tradeoff_figure
@@ -66,3 +67,20 @@ def test_no_runs_and_no_picture_are_errors(tmp_path: Path):
         tradeoff.draw_tradeoff(tmp_path, tmp_path / "a.png")
     with pytest.raises(InputError, match=r"end it in \.png"):
         tradeoff.draw_tradeoff(tmp_path, tmp_path / "a.txt")
+
+
+def test_runs_on_a_large_image_set_take_its_shapes_and_lost_ones_are_left_out(tmp_path, capsys):
+    images = tiny_images.write_folder(tmp_path / "images")
+    config = dataclasses.replace(
+        DENSE, model="resmlp", dataset=str(images), image_size=16, batch_size=4, dim=8
+    )
+    write_run(tmp_path / "runs" / "a", config, [0.5])
+    lost = dataclasses.replace(config, dataset=str(tmp_path / "gone"))
+    write_run(tmp_path / "runs" / "b", lost, [0.5])
+    tradeoff.draw_tradeoff(tmp_path / "runs", tmp_path / "a.png")
+    said = capsys.readouterr()
+    assert "50.00%" in said.out
+    assert said.err.startswith(f"left out: {tmp_path / 'runs' / 'b'}: ")
+    (tmp_path / "runs" / "a" / "config.json").write_text(to_json(lost))
+    with pytest.raises(InputError, match=r"no run below .* can be planned"):
+        tradeoff.draw_tradeoff(tmp_path / "runs", tmp_path / "a.png")

@@ -54,3 +54,18 @@ def test_dense_runs_of_several_settings_say_which_one_they_measure(small, tmp_pa
     assert list(named_dense_runs(small, [r for r in small.finished if r.masking])) == [
         "dense model"
     ]
+
+
+def test_a_dense_run_on_other_images_of_that_name_is_no_measure(tmp_path):
+    own = {"epochs": 1}
+    synthetic.write_run(tmp_path / "a", synthetic.settings(**own))
+    masked = synthetic.settings(block="2x2", ratio=0.5, **own)
+    synthetic.retrain_on("cifar10 (JPEG)", synthetic.write_run(tmp_path / "masked", masked))
+    study = read_study(tmp_path)
+    assert dense_runs(study, [study.runs[1]]) is None
+    folder = synthetic.write_run(tmp_path / "b", synthetic.settings(**own))
+    synthetic.retrain_on("cifar10 (JPEG)", folder)
+    study = read_study(tmp_path)
+    found = dense_runs(study, [run for run in study.runs if run.masking])
+    assert found is not None
+    assert [run.name for run in found.runs] == ["b"]

@@ -6,6 +6,8 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.families import accuracy_at_ratio, changed_blocks
+from sparsemlp.figures.style import DENSE_MODEL
+from sparsemlp.study import read_study
 
 small = synthetic.small
 
@@ -27,3 +29,44 @@ def test_changed_blocks_are_drawn_from_their_records(small):
     (drawing,) = changed_blocks(small, Chosen())
     assert len(drawing.figure.axes) == 6
     assert np.max(np.asarray(drawing.figure.axes[0].lines[0].get_ydata())) > 0
+
+
+def of_one_block(folder, n_variants: int, epochs: int = 1, blocks=("2x2",)):
+    for block in blocks:
+        for number in range(n_variants):
+            run = synthetic.settings(
+                block=block, ratio=0.8, dropped_decay=1e-4 * number, epochs=epochs
+            )
+            synthetic.write_run(folder / f"{block}-{number}", run)
+    synthetic.write_run(folder / "dense", synthetic.settings(epochs=epochs))
+    return accuracy_at_ratio(read_study(folder), Chosen())
+
+
+def test_many_other_options_of_one_block_look_different(tmp_path):
+    (drawing,) = of_one_block(tmp_path, 9)
+    axes = drawing.figure.axes[0]
+    lines = [line for line in axes.lines if line.get_color() != DENSE_MODEL.color]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 9
+    (legend,) = drawing.figure.legends
+    assert len(legend.get_texts()) == 9
+    assert axes.get_legend() is None
+    assert "2x2 at ratio 0.8" in drawing.figure.get_suptitle()
+
+
+def test_few_other_options_are_dashes_beside_the_colours_of_blocks(tmp_path):
+    (drawing,) = of_one_block(tmp_path, 2, blocks=("2x2", "4x4"))
+    axes = drawing.figure.axes[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["2x2", "4x4"]
+    assert len({line.get_linestyle() for line in axes.lines[:4]}) == 2
+
+
+def test_more_lines_than_can_be_told_apart_are_not_drawn(tmp_path):
+    with pytest.raises(NothingToDrawError, match=r"5 settings .* than the 4 .* beside 2 blocks"):
+        list(of_one_block(tmp_path, 5, blocks=("2x2", "4x4")))
+
+
+def test_a_single_epoch_is_a_point_of_the_dense_model_as_well(tmp_path):
+    (drawing,) = of_one_block(tmp_path, 1)
+    assert {str(line.get_marker()) for line in drawing.figure.axes[0].lines} == {"."}

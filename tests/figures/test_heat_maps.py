@@ -1,5 +1,7 @@
 """A cell has the mean accuracy of its runs and the GB that the thesis' model gives them."""
 
+import itertools
+
 import pytest
 import synthetic_study as synthetic
 
@@ -75,3 +77,23 @@ def test_model_strings_of_other_layers_have_maps_of_their_own(tmp_path):
     assert len(titles) == 2
     assert "XChannel masked" in titles[0]
     assert "XPatch" in titles[1]
+
+
+def test_a_seed_that_was_run_twice_is_no_spread(tmp_path):
+    for name, ratio in (("a", 0.5), ("again", 0.5), ("b", 0.8)):
+        run = synthetic.settings(block="2x2", ratio=ratio, epochs=1)
+        synthetic.write_run(tmp_path / name, run)
+    (drawing,) = heat_maps(read_study(tmp_path), Chosen())
+    assert len(cells(drawing)) == 2
+    assert not any("±" in text for text in cells(drawing))
+
+
+def test_other_images_of_the_same_name_have_a_map_of_their_own(tmp_path):
+    for name, ratio in itertools.product(("a", "b"), (0.5, 0.8)):
+        run = synthetic.settings(block="2x2", ratio=ratio, epochs=1)
+        folder = synthetic.write_run(tmp_path / f"{name}{ratio}", run)
+        if name == "b":
+            synthetic.retrain_on("cifar10 (JPEG)", folder)
+    first, second = heat_maps(read_study(tmp_path), Chosen())
+    titles = [drawing.figure.get_suptitle() for drawing in (first, second)]
+    assert sum("on cifar10 (JPEG)" in title for title in titles) == 1

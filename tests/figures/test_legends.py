@@ -3,6 +3,7 @@
 import pytest
 
 from sparsemlp.figures.legends import LINE_HEIGHT, columns_for, height, wrap, wrap_to
+from sparsemlp.figures.style import WIDTH
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,12 @@ def test_the_height_is_that_of_the_highest_column():
     assert height(labels) == pytest.approx(6 * LINE_HEIGHT)
     assert height(labels, 2) == pytest.approx(4 * LINE_HEIGHT)
     assert height([], 2) == 0
+
+
+def test_lines_are_as_long_as_the_figure_is_wide():
+    label = " ".join(["word"] * 40)
+    whole, half = wrap(label), wrap(label, width=WIDTH / 2)
+    assert max(map(len, whole.split("\n"))) > 90
+    assert 40 < max(map(len, half.split("\n"))) <= 50
+    assert columns_for(["b" * 30], most=4) == 2
+    assert columns_for(["b" * 30], most=4, width=WIDTH / 2) == 1
