@@ -42,10 +42,13 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     of_block = [g for g in groups if g.first.block == chosen.block]
     of_ratio = [g for g in groups if g.first.masking and g.first.masking.ratio == chosen.ratio]
     lines = _lines(of_block)
+    variants = {variant for _, variant in lines}
     over_ratios = any(len({g.first.ratio for g in line}) > 1 for line in lines.values())
+    over_ratios &= len(variants) <= len(DASHES)
     if not of_ratio and not over_ratios:
+        several = f"several ratios, {len(DASHES)} settings of other options at most"
         raise NothingToDrawError(
-            f"no finished run at ratio {chosen.ratio:g}, nor {chosen.block} at several ratios"
+            f"no finished run at ratio {chosen.ratio:g}, nor {chosen.block} at {several}"
         )
     rows = _rows(of_ratio)
     dense = named_dense_runs(study, [group.first for group in groups])
@@ -116,7 +119,7 @@ def _over_ratios(
             tops,
             yerr=spreads,
             fmt=look.marker,
-            linestyle=DASHES[variants.index(variant) % len(DASHES)] if several else look.dash,
+            linestyle=DASHES[variants.index(variant)] if several else look.dash,
             color=look.color,
             label=name_backward(name) + (f", {variant}" if several and variant else ""),
             capsize=2,

@@ -60,3 +60,17 @@ def test_one_backward_pass_is_no_comparison(tmp_path):
     synthetic.write_run(tmp_path / "a", synthetic.settings(block="2x2", ratio=0.8, epochs=1))
     with pytest.raises(NothingToDrawError, match="the masked one"):
         list(backwards(read_study(tmp_path), Chosen()))
+
+
+def test_more_variants_than_dashes_are_rows_alone(tmp_path):
+    for number, ratio in itertools.product(range(5), (0.5, 0.8)):
+        for backward in ("masked", "straight_through"):
+            run = synthetic.settings(
+                block="32x32", ratio=ratio, backward=backward, epochs=1, lr=0.01 + number / 100
+            )
+            synthetic.write_run(tmp_path / f"{number}-{ratio}-{backward}", run)
+    study = read_study(tmp_path)
+    (drawing,) = backwards(study, Chosen())
+    assert [axes.get_title() for axes in drawing.figure.axes] == ["ratio 0.8"]
+    with pytest.raises(NothingToDrawError, match="4 settings of other options at most"):
+        list(backwards(study, Chosen(ratio=0.3)))
