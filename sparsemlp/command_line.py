@@ -23,6 +23,7 @@ from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.mask_options import mask_schedule
 from sparsemlp.options import cli, open_default
+from sparsemlp.paths import at_home
 from sparsemlp.place import place_of
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.recipes import recipe
@@ -96,8 +97,8 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     parsed = cli(Arguments, args=arguments, description=description, default=usual)
     parsed = dataclasses.replace(
         parsed,
-        out=parsed.out and parsed.out.expanduser(),
-        resume=parsed.resume and parsed.resume.expanduser(),
+        out=parsed.out and at_home(parsed.out),
+        resume=parsed.resume and at_home(parsed.resume),
     )
     if not 0 < parsed.join_timeout < _LONGEST_JOIN:
         raise InputError(

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from sparsemlp.data import is_streamed
 from sparsemlp.options import open_default
+from sparsemlp.paths import at_home
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +183,7 @@ class Config:
     """Write TensorBoard events as well (needs tensorboardX)."""
 
 
-CHANGEABLE = (
+OF_THE_MACHINE = (
     "checkpoint_every",
     "tensorboard",
     "data_dir",
@@ -190,9 +191,10 @@ CHANGEABLE = (
     "devices",
     "workers",
     "unreadable",
-    "remat",
-    "accumulate",
 )
+"""Options of where and how a run is carried out, not of what is computed."""
+
+CHANGEABLE = (*OF_THE_MACHINE, "remat", "accumulate")
 """Options that may differ when a run is resumed: they do not change its numbers, or by rounding."""
 
 
@@ -203,14 +205,14 @@ def with_data(config: Config, found: str) -> Config:
       config: what the user chose.
       found: name of the data set that was loaded, which takes the place of `auto`.
     """
-    data_dir = None if config.data_dir is None else config.data_dir.expanduser().absolute()
+    data_dir = None if config.data_dir is None else at_home(config.data_dir).absolute()
     name = found if config.dataset == "auto" else located(config.dataset)
     return dataclasses.replace(config, dataset=name, data_dir=data_dir)
 
 
 def located(dataset: str) -> str:
     """The name of a data set that holds wherever the run is resumed from."""
-    path = Path(dataset).expanduser()
+    path = at_home(Path(dataset))
     is_path = dataset.endswith(".npz") or (is_streamed(dataset) and path.is_dir())
     return str(path.absolute()) if is_path else dataset
 

@@ -49,7 +49,9 @@ def check_points(
     for point in points:
         values = values_of(point, stated)
         _check_stated(values, stated, problems)
-        n_devices = values.pop("devices", None) if is_remote else None
+        n_devices = values.get("devices") if is_remote else None
+        if is_remote:
+            values["devices"] = 1  # Those of this machine say nothing.
         if _blame(point, values, blamed, problems):
             continue
         if n_devices is not None:
@@ -112,7 +114,8 @@ def _to_blame(
     is wrong, those without which there is no complaint at all.
     """
     known = blamed.get(complaint)
-    own = [option for option in values if option in point.choices]
+    chosen = {option: choice.value for option, choice in point.choices.items()}
+    own = [option for option, value in values.items() if (option, value) in chosen.items()]
     for option in own:
         if known is not None and point.choices[option] == known:
             return option

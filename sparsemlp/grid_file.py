@@ -156,7 +156,9 @@ def _axes(node: yaml.Node, problems: Problems) -> dict[str, list[Choice]]:
         where = f"hp.{entry.key}"
         option = _option(entry, where, problems)
         if option is None:
-            if entry.key in (*STATED, *IGNORED):
+            if entry.key in STATED:
+                problems.add(entry.line, f"{where} cannot vary within a grid: it belongs to fixed")
+            elif entry.key in IGNORED:
                 problems.add(entry.line, f"{where} changes nothing: it belongs to fixed")
             continue
         values = _choices(entry.key, where, scalars(entry.node, where, problems), problems)

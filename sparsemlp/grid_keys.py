@@ -14,10 +14,11 @@ import re
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sparsemlp.config import Config
 from sparsemlp.errors import InputError
+from sparsemlp.paths import at_home
 
 SECTIONS = ("hp", "meta", "fixed", "sbatch")
 
@@ -85,22 +86,16 @@ def parse_value(key: str, text: str | None) -> Any:
 
 
 def _parse(kind: Any, text: str) -> Any:
-    if get_origin(kind) is Literal:
-        if text not in get_args(kind):
-            raise ValueError(text)
-        return text
     if kind is bool:
         if text.lower() not in _BOOLEANS:
             raise ValueError(text)
         return _BOOLEANS[text.lower()]
     if kind is int and not re.fullmatch(r"[+-]?\d+", text):
         raise ValueError(text)
-    return Path(text).expanduser().absolute() if kind is Path else kind(text)
+    return at_home(Path(text)).absolute() if kind is Path else kind(text)
 
 
 def _told(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
     return _KINDS.get(kind, str(kind))
 
 

@@ -5,15 +5,13 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sparsemlp.config import Config
+from sparsemlp.config import OF_THE_MACHINE, Config
 from sparsemlp.mask_options import NEED_A_MASK
 from sparsemlp.plan import all_rules
 from sparsemlp.rules import BlockMasking, describe_rule
 from sparsemlp.settings import Settings, model_and_plan, resolve
 from sparsemlp.study_run import StudyRun
 
-_OF_THE_MACHINE = frozenset({"data_dir", "checkpoint_every", "tensorboard", "allow_nan"})
-"""Options that change nothing of what is computed."""
 _RULE = frozenset({"block", "ratio", "backward", "config"})
 """Options that figures have axes and colours for."""
 _TOLD = frozenset(
@@ -99,7 +97,7 @@ class Labels:
 def differing_options(runs: Iterable[StudyRun]) -> tuple[str, ...]:
     """Names of the options that differ between runs, in the order of `Config`."""
     known = [run.settings for run in runs if run.settings is not None]
-    names = [f.name for f in dataclasses.fields(Settings) if f.name not in _OF_THE_MACHINE]
+    names = [f.name for f in dataclasses.fields(Settings) if f.name not in OF_THE_MACHINE]
     return tuple(name for name in names if len({repr(getattr(s, name)) for s in known}) > 1)
 
 

@@ -6,7 +6,7 @@ folder says no more of the population than its environment and its times do.
 
 import contextlib
 import math
-import os
+import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
 from sparsemlp.grouping import chooses_population, group_runs, reason_against
+from sparsemlp.host_memory import host_memory_bytes
 from sparsemlp.interruption import Interruption
 from sparsemlp.population_run import Outcome, PopulationRun
 from sparsemlp.population_trainer import PopulationTrainer
@@ -75,11 +76,11 @@ def train_population(
       limit_bytes: device memory to fit into; `memory_limit_bytes()` by default.
 
     Returns:
-      For each member how it ended.
+      For each member how it ended. What ends one population fails its members alone: nothing to
+      resume, runs on other data, no memory, a disk that is full.
 
     Raises:
-      InputError: the runs cannot be trained together, nothing to resume, or runs on other data.
-      SaveError: the disk is full or refuses a write.
+      InputError: the runs cannot be trained together, or their settings do not fit the data set.
     """
     _check(members)
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
@@ -103,16 +104,21 @@ def train_population(
         while waiting and interruption.signal is None:
             indices = waiting.pop(0)
             own = [recorders[index] for index in indices]
-            trainer, n_fitting = _fitted(own, dataset, limit, reporter)
-            if n_fitting < len(indices):
-                parts = np.array_split(indices, math.ceil(len(indices) / n_fitting))
-                reporter.say(
-                    f"{len(indices)} runs do not fit into {limit / 2**30:.2f} GiB together: "
-                    f"trained as {len(parts)} populations"
-                )
-                waiting = [part.tolist() for part in parts] + waiting
-                continue
-            ended = PopulationRun(own, trainer).train(reporter, interruption, resume=resume)
+            try:
+                trainer, n_fitting = _fitted(own, dataset, limit, reporter)
+                if n_fitting < len(indices):
+                    parts = np.array_split(indices, math.ceil(len(indices) / n_fitting))
+                    reporter.say(
+                        f"{len(indices)} runs do not fit into {limit / 2**30:.2f} GiB together: "
+                        f"trained as {len(parts)} populations"
+                    )
+                    waiting = [part.tolist() for part in parts] + waiting
+                    continue
+                ended = PopulationRun(own, trainer).train(reporter, interruption, resume=resume)
+            except Exception as error:
+                # What its frames hold of the device's memory the next population needs.
+                traceback.clear_frames(error.__traceback__)
+                ended = [Outcome(failure=error)] * len(indices)
             for index, outcome in zip(indices, ended, strict=True):
                 outcomes[index] = outcome
     return outcomes
@@ -123,7 +129,7 @@ def memory_limit_bytes() -> int:
     statistics_of_device = jax.devices()[0].memory_stats() or {}
     if limit := statistics_of_device.get("bytes_limit"):
         return int(_SHARE_OF_DEVICE * limit)
-    return int(_SHARE_OF_HOST * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return int(_SHARE_OF_HOST * host_memory_bytes())
 
 
 def _check(members: Sequence[Member]) -> None:
@@ -139,9 +145,12 @@ def _check(members: Sequence[Member]) -> None:
 
 
 def _by_step(recorders: Sequence[Recorder]) -> list[list[int]]:
-    """Groups members, the most advanced first, so that each group has saved a step in common."""
+    """Groups members, the most advanced first, so that each group has saved a step in common.
+
+    It must be one of the last two of each: a best epoch may lie far behind what a member has done.
+    """
     groups: list[tuple[list[int], set[int]]] = []
-    saved = [set(recorder.checkpoints.steps() or [0]) for recorder in recorders]
+    saved = [set(recorder.checkpoints.steps()[-2:] or [0]) for recorder in recorders]
     for index in sorted(range(len(saved)), key=lambda i: -max(saved[i])):
         for group, common in groups:
             if both := common & saved[index]:

@@ -13,6 +13,7 @@ from sparsemlp.interruption import Interruption
 from sparsemlp.population_trainer import PopulationTrainer
 from sparsemlp.progress import Reporter
 from sparsemlp.recorder import Recorder
+from sparsemlp.run import NotFiniteError
 from sparsemlp.schedule import DENSE, MASKED, Phase
 from sparsemlp.train_state import TrainState
 
@@ -26,11 +27,11 @@ class Outcome:
 
     Attributes:
       summary: what is in `summary.json`, if the run is complete.
-      failure: when loss or parameters became NaN or infinite, and what is left, in one line.
+      failure: why it failed; `NotFiniteError` if loss or parameters became NaN or infinite.
     """
 
     summary: Record | None = None
-    failure: str | None = None
+    failure: Exception | None = None
 
 
 class PopulationRun:
@@ -120,7 +121,8 @@ class PopulationRun:
         for index, recorder in list(self._alive):
             if not healthy[index]:
                 recorder.save_waiting()
-                failure = recorder.not_finite(epoch, step)
+                failure = NotFiniteError(recorder.not_finite(epoch, step))
+                recorder.folder.write_failure(failure)
                 self._outcomes[index] = Outcome(failure=failure)
                 reporter.say(f"{recorder.title}: {failure}")
 

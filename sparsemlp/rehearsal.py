@@ -11,6 +11,7 @@ import numpy as np
 from sparsemlp.budgets import share_out
 from sparsemlp.config import CHANGEABLE, Config
 from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
+from sparsemlp.errors import InputError
 from sparsemlp.mask_options import NEED_A_MASK
 from sparsemlp.plan import all_rules, check_plan
 from sparsemlp.program import build_program
@@ -42,11 +43,17 @@ def rehearse(config: Config) -> Settings:
       Its settings.
 
     Raises:
-      InputError: a run of it would be refused; the first reason found.
+      InputError: a run of it would be refused, or never mask though it is told to; the first
+        reason found.
     """
     data = outline_of(config)
     settings = resolve(config, data.name)
     _, plan = model_and_plan(settings)
+    if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):
+        raise InputError(
+            f"--mask-start-epoch={settings.mask_start_epoch} is never reached in {settings.epochs} "
+            "epochs: the run would be dense and called a masked one; choose an earlier epoch"
+        )
     parameters = _parameters(_without_rules(settings))
     check_plan(parameters, plan)
     share_out(parameters, plan, cast(Any, settings.budget))
@@ -69,6 +76,8 @@ def training_of(config: Config) -> tuple[Any, ...]:
     left_out = {*_RULE_OPTIONS, *CHANGEABLE}
     if not active:
         left_out.add("mask_start_epoch")
+    if settings.freeze_epoch is not None and settings.freeze_epoch >= settings.epochs:
+        left_out.add("freeze_epoch")
     rest = [
         (field.name, getattr(settings, field.name))
         for field in dataclasses.fields(Config)
@@ -133,6 +142,10 @@ def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> Lab
         mean=(0.0,) * 3,
         std=(1.0,) * 3,
     )
+
+
+def _masks(rules: Any) -> bool:
+    return any(isinstance(rule, BlockMasking) for rule in _active(rules))
 
 
 def _active(rules: Any) -> tuple[Any, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from sparsemlp.config import OF_THE_MACHINE
 from sparsemlp.study_run import StudyRun
 
-_NOT_COMPARED = frozenset({"seed", "data_dir", "checkpoint_every", "tensorboard", "allow_nan"})
+_NOT_COMPARED = frozenset({"seed", *OF_THE_MACHINE})
 _OF_A_MASK = frozenset({"block", "backward", "mask_layers", "mask_start_epoch", "score"})
 """Options that change nothing of a dense run."""
 

@@ -23,15 +23,13 @@ from sparsemlp.grouping import chooses_population
 from sparsemlp.progress import TalkativeConsole
 from sparsemlp.run_names import safe_name
 from sparsemlp.slurm_job import SweepJob, submitit
+from sparsemlp.slurm_options import ANNOUNCED_SECONDS
 from sparsemlp.sweep import begin, load_data, runs_to_train
 from sparsemlp.sweep_folder import Sweep, SweepFolder, SweepRun
 from sparsemlp.sweep_job import form_jobs
 
 _LONGEST_ARRAY = 1000
 """Jobs of one array; SLURM's own default allows 1001."""
-
-_ANNOUNCED_SECONDS = 120
-"""How long before the end of its time a job is told: enough to compile, evaluate and save."""
 
 _MOST_TIMEOUTS = 100
 """How often a job that reached its time limit goes back into the queue."""
@@ -65,9 +63,10 @@ def submit_sweep(
     console = console or TalkativeConsole(highlight=False)
     package = submitit()
     _check_path(folder.path.absolute())
-    queued = _queue()
+    _queue()  # Without SLURM no folder is made.
     folder.create()
     with folder.locked():
+        queued = _queue()
         sweep = begin(grid, folder)
         submitted = _submitted(folder)
         waiting = {name for job, names in submitted.items() if job in queued for name in names}
@@ -126,8 +125,7 @@ def tell_scripts(
 def _together(grid: Grid, population: str) -> bool:
     """Whether a job is a population; what the jobs ask for tells what the nodes have."""
     asks_for_gpus = any(
-        re.fullmatch(r"gpus([-_]per[-_].*)?", option)
-        or (re.match(r"gres|tres", option) and "gpu" in str(value))
+        re.fullmatch(r"gpus(-per-.*)?", option) or (option == "gres" and "gpu" in str(value))
         for option, value in grid.slurm.more.items()
     )
     return chooses_population(population, "gpu" if asks_for_gpus else "cpu")
@@ -161,7 +159,7 @@ def _parameters(grid: Grid) -> dict[str, Any]:
         "job_name": safe_name(grid.prefix or grid.path.stem),
         "time": options.minutes,
         "cpus_per_task": options.cpus_per_task,
-        "signal_delay_s": _ANNOUNCED_SECONDS,
+        "signal_delay_s": ANNOUNCED_SECONDS,
         "stderr_to_stdout": True,
         "setup": [f'export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"'],
         "srun_args": srun,

@@ -84,7 +84,10 @@ def preemption_signal() -> int:
 
 def is_running() -> bool:
     """Whether SLURM counts this job as running, as it does while it preempts it, not cancels it."""
-    query = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ.get("SLURM_JOB_ID", "")]
+    array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    # The last task of an array has the number of the array: as such it would stand for all of it.
+    job = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
+    query = ["squeue", "--noheader", "--format=%T", "--jobs", job]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
         return answer.stdout.strip() == "RUNNING"

@@ -15,6 +15,11 @@ from sparsemlp.marked_yaml import Problems, Scalar
 DEFAULT_MINUTES = 240
 """Time limit of a job that asks for none; a run that needs longer is requeued and goes on."""
 
+ANNOUNCED_SECONDS = 120
+"""How long before the end of its time a job is told: enough to compile, evaluate and save."""
+SHORTEST_MINUTES = 5
+"""Time limit that leaves a job some minutes between its start and that."""
+
 _KNOWN = re.compile(
     r"account|begin|chdir|clusters|comment|constraint|cpus-per-gpu|cpus-per-task|deadline"
     r"|dependency|exclude|exclusive|export|gpu-bind|gpu-freq|gpus|gpus-per-node|gpus-per-task"
@@ -51,13 +56,17 @@ def parse_sbatch(section: Mapping[str, Scalar], problems: Problems) -> SlurmOpti
     """Reads the section; unknown options and values that SLURM could not read are problems."""
     minutes, cpus_per_task = DEFAULT_MINUTES, None
     more: dict[str, str | bool] = {}
+    seen: dict[str, str] = {}
     for key, value in section.items():
         option, where = key.replace("_", "-"), f"sbatch.{key}"
         try:
             _check_option(option, where, value.text)
+            if option in seen:
+                raise InputError(f"{where} and {seen[option]} are the same option: keep one")
+            seen[option] = where
             text = value.text or ""
             if option == "time":
-                minutes = parse_time(text)
+                minutes = _long_enough(parse_time(text), text)
             elif option == "cpus-per-task":
                 cpus_per_task = _positive(where, text)
             else:
@@ -86,6 +95,15 @@ def parse_time(text: str) -> int:
     if not seconds:
         raise InputError(f"sbatch.time is {text!r}: a job needs some time")
     return math.ceil(seconds / 60)
+
+
+def _long_enough(minutes: int, text: str) -> int:
+    if minutes < SHORTEST_MINUTES:
+        raise InputError(
+            f"sbatch.time is {text!r}: a job is told to save {ANNOUNCED_SECONDS} s before its end "
+            f"and takes a while to begin, so give it {SHORTEST_MINUTES} minutes or more"
+        )
+    return minutes
 
 
 def _check_option(option: str, where: str, text: str | None) -> None:

@@ -110,9 +110,15 @@ def read_study(path: Path) -> Study:
 
 
 def _run_folders(path: Path) -> Iterator[Path]:
-    """Folders of runs, in order; nothing is looked for inside one."""
-    for folder, below, files in os.walk(path):
-        below.sort()
+    """Folders of runs; nothing is looked for inside one, nor twice in a folder with two names."""
+    seen: set[tuple[int, int]] = set()
+    for folder, below, files in os.walk(path, followlinks=True):
+        below.sort(key=lambda name: (name != "runs", name))  # A sweep's own place comes first.
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
         if _MARKS & set(files):
             below.clear()
             yield Path(folder)

@@ -99,9 +99,9 @@ class SweepFolder:
         Raises:
           InputError: the file cannot be read, or is of another version.
         """
-        if not self.sweep.exists():
-            return None
         try:
+            if not self.sweep.exists():
+                return None
             record = json.loads(self.sweep.read_text())
             version = record["version"]
             if version != VERSION:

@@ -22,6 +22,7 @@ from sparsemlp.grouping import group_runs
 from sparsemlp.interruption import Interruption
 from sparsemlp.lock import OccupiedError
 from sparsemlp.population import Member, train_population
+from sparsemlp.population import Outcome as PopulationOutcome
 from sparsemlp.progress import Reporter
 from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.settings import Settings, describe_run
@@ -201,20 +202,24 @@ def _train_ready(
     try:
         ended = train_population(members, dataset, reporter, interruption, resume=resume)
     except Exception as error:
-        if resume and len(those) > 1 and isinstance(error, InputError):
-            alone = (
-                _train_ready([each], folder, reporter, interruption, resume=True) for each in those
-            )
-            return {name: outcome for found in alone for name, outcome in found.items()}
-        return {run.name: _failed(run, folder, error) for run, _ in those}
+        ended = [PopulationOutcome(failure=error)] * len(those)
     finally:
         jax.clear_caches()
-    return {
-        run.name: _ended(each.summary)
-        if each.failure is None
-        else _failed(run, folder, NotFiniteError(each.failure))
-        for (run, _), each in zip(those, ended, strict=True)
-    }
+    outcomes: dict[str, Outcome] = {}
+    for each, end in zip(those, ended, strict=True):
+        run, place = each[0], folder.run(each[0].name)
+        if end.failure is None:
+            outcomes[run.name] = _ended(end.summary)
+        elif folder.state(run.name) == "finished":
+            # Another member failed after this one's summary was written.
+            outcomes[run.name] = Outcome("finished", "finished already")
+        elif resume and len(those) > 1 and isinstance(end.failure, InputError):
+            outcomes |= _train_ready([each], folder, reporter, interruption, resume=True)
+        elif place.failure.exists():
+            outcomes[run.name] = Outcome("failed", f"failed, {place.read_failure()}")
+        else:
+            outcomes[run.name] = _failed(run, folder, end.failure)
+    return outcomes
 
 
 class _Prepared(NamedTuple):

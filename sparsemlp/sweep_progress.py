@@ -67,7 +67,8 @@ class SweepReporter(Reporter):
     ) -> None:
         """Moves the bars, as `Reporter.steps`."""
         now = self._n_epochs * done / total
-        self._trained += 0.0 if self._reached is None else now - self._reached
+        # Another population of the same job begins anew.
+        self._trained += 0.0 if self._reached is None else max(0.0, now - self._reached)
         self._reached, self._run_left = now, self._n_epochs - now
         super().steps(done=done, total=total, epoch=epoch, loss=loss, top1=top1, rate=rate)
         self._show()

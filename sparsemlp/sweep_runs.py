@@ -11,6 +11,8 @@ from sparsemlp.run_names import distinct, run_name
 from sparsemlp.settings import Settings, resolve
 from sparsemlp.sweep_folder import Sweep, SweepFolder, SweepRun
 
+_FOUND_BY_AUTO = ("cifar10", "digits")
+
 
 def settle(grid: Grid, folder: SweepFolder, *, look: bool = False) -> Sweep:
     """The runs of a grid, every open option filled in.
@@ -48,11 +50,11 @@ def resolved(run: SweepRun) -> Settings:
 
 def _data_name(config: Config, before: list[SweepRun], *, look: bool) -> str:
     """What `auto` stands for: what it was when the sweep began, or what is at hand."""
-    if config.dataset != "auto" or (look and not before):
-        return config.dataset
-    names = {run.config.dataset for run in before}
-    if len(names) == 1:
+    names = {run.config.dataset for run in before if run.config.dataset in _FOUND_BY_AUTO}
+    if config.dataset == "auto" and len(names) == 1:
         return names.pop()
+    if config.dataset != "auto" or look:
+        return config.dataset
     return load_dataset(config.dataset, config.data_dir).name
 
 

@@ -6,6 +6,7 @@ import pytest
 import tiny
 from tiny_images import write_folder
 
+from sparsemlp.errors import InputError
 from sparsemlp.grid_check import check_points
 from sparsemlp.grid_file import parse_grid_file
 from sparsemlp.marked_yaml import Problems
@@ -18,14 +19,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
-def told(hp: str, fixed: str, data: Path) -> list[str]:
+def told(hp: str, fixed: str, data: Path, *, is_remote: bool = False) -> list[str]:
     """The problems of a tiny model's grid, whose hp begins in line 2."""
     text = f"hp:\n{hp}fixed:\n{fixed}  dim: 8\n  depth: 1\n  expansion: 2\n"
     text += f"  batch_size: 8\n  dataset: {data}\n"
     problems = Problems(FILE)
     file = parse_grid_file(FILE, text, problems)
     assert not problems
-    check_points(file.points, file.stated, problems)
+    check_points(file.points, file.stated, problems, is_remote=is_remote)
     return [f"{problem.line}: {problem.text}" for problem in problems]
 
 
@@ -145,3 +146,27 @@ def test_a_budget_that_cannot_be_shared_out_is_told(data):
     check_points(grid.points, grid.stated, problems)
     (found,) = problems
     assert "budget erk shares out one ratio, the plan has 0.5, 0.8" in found.text
+
+
+def test_masks_that_are_never_reached_are_told(data):
+    hp = "  block: [2x4]\n  ratio: [0.5, 0.0]\n"
+    (found,) = told(hp, "  epochs: 3\n  mask_start_epoch: 3\n", data)
+    assert found.startswith("6: mask_start_epoch: --mask-start-epoch=3 is never reached in 3 ")
+
+
+def test_masks_that_are_frozen_after_the_end_are_not(data):
+    hp = "  block: [2x4]\n  ratio: [0.5]\n  freeze_epoch: [3, 4]\n"
+    (found,) = told(hp, "  epochs: 3\n  mask_start_epoch: 0\n", data)
+    assert "freeze_epoch=4) is the same training as (" in found
+
+
+def test_other_machines_need_not_have_the_devices_of_this_one(data, monkeypatch):
+    def three(n_devices: int | None, *_: object) -> None:
+        if n_devices != 1:
+            raise InputError("--batch-size=8 cannot be shared out among 3 devices")
+
+    monkeypatch.setattr("sparsemlp.program.data_mesh", three)
+    hp = "  block: [2x4]\n  ratio: [0.5]\n  activation: [2x2:0.5]\n"
+    fixed = "  epochs: 2\n  lr: 0.0123\n"
+    assert told(hp, fixed, data, is_remote=True) == []
+    assert "3 devices" in told(hp, fixed, data)[0]

@@ -88,7 +88,7 @@ def test_without_lists_there_is_one_run(text):
         ("hp:\n  seed: [[1]]\n", "2: hp.seed takes a single value, not a list"),
         ("hp:\n  seed: [1]\nfixed:\n  seed: 2\n", "2: hp.seed is also fixed, in line 4"),
         ("hp:\n  dim: [8]\n  embedding_dim: [8]\n", "3: hp.embedding_dim and dim are the same"),
-        ("hp:\n  image_size: [32]\n", "2: hp.image_size changes nothing"),
+        ("hp:\n  image_size: [32]\n", "2: hp.image_size cannot vary within a grid"),
         ("fixed:\n  opt: sgd\n  optimizer: sgd\n", "3: fixed.optimizer and opt are the same"),
         ("fixed:\n  lr: [1, 2]\n", "2: fixed.lr takes a single value: a list belongs to hp"),
         ("fixed:\n  epochs: x\n", "2: fixed.epochs is 'x', not an integer"),

@@ -58,6 +58,7 @@ def test_values_have_the_type_of_their_option(key, option, text, value):
         ("lr", "fast", "lr is 'fast', not a number"),
         ("tensorboard", "maybe", "not true or false"),
         ("seed", None, "seed has no value"),
+        ("data_dir", "~nobody-of-that-name/x", "not a path"),
     ],
 )
 def test_a_value_of_another_type_is_named_with_what_is_wanted(key, text, told):

@@ -15,6 +15,7 @@ PACKAGES = ("pallas_kernels", "sparsemlp", "experiments")
 
 LAYERS = (
     ("errors", "options", "image_mixing"),
+    ("paths",),
     ("data",),
     (
         "augment",
@@ -25,6 +26,7 @@ LAYERS = (
         "config",
         "files",
         "hardware",
+        "host_memory",
         "interruption",
         "lifeline",
         "lock",
@@ -104,7 +106,7 @@ LAYERS = (
 """A module of sparsemlp may import those of the layers before its own; `data` is one concept."""
 
 LEAVES = {
-    "data": {"errors"},
+    "data": {"errors", "paths"},
     "augment": {"errors", "image_mixing"},
     "losses": {"errors"},
     "metrics": {"errors"},

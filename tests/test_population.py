@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 
+from sparsemlp import population as population_module
 from sparsemlp import population_run
 from sparsemlp.checkpoint import Checkpoints
 from sparsemlp.config_file import read_config
@@ -246,6 +247,7 @@ def test_a_member_that_breaks_down_does_not_stop_the_others(together, tmp_path, 
     assert ended[1].summary is None
     assert "NaN or infinite in epoch 2, at or before step 4; the last good" in str(ended[1].failure)
     assert any(line.startswith("1: loss or parameters became NaN") for line in reporter.said)
+    assert RunFolder(tmp_path / "1").read_failure() == f"NotFiniteError: {ended[1].failure}"
     assert len(tiny.records(tmp_path / "1")) == 1
     assert not (tmp_path / "1" / "summary.json").exists()
     for index in (0, 2):
@@ -291,3 +293,27 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path, changes, message
     with pytest.raises(InputError, match=message):
         train(members)
     assert not any((tmp_path / str(i) / "config.json").exists() for i in range(len(members)))
+
+
+class Saved:
+    """A recorder whose checkpoints are of these steps."""
+
+    def __init__(self, *steps: int) -> None:
+        self.checkpoints = self
+        self._steps = list(steps)
+
+    def steps(self) -> list[int]:
+        return self._steps
+
+
+@pytest.mark.parametrize(
+    ("saved", "groups"),
+    [
+        ([(4, 5), (3, 4), (4,)], [[0, 1, 2]]),
+        ([(), (0,)], [[0, 1]]),
+        # They share a best epoch, far behind what each has done.
+        ([(300, 4950, 5000), (300, 350, 400)], [[0], [1]]),
+    ],
+)
+def test_members_go_on_together_from_a_step_that_costs_none_much(unchecked, saved, groups):
+    assert population_module._by_step([Saved(*steps) for steps in saved]) == groups

@@ -67,3 +67,9 @@ def test_a_spread_is_shown_where_there_is_one():
     assert percent(0.7519, math.nan) == "75.19%"
     assert percent(0.75, 0.003) == "75.00 ± 0.30%"
     assert percent(math.nan, math.nan) == "unknown"
+
+
+def test_where_a_run_was_trained_does_not_part_it():
+    (group,) = by_seed([run(seed=0), run(seed=1, devices=1, workers=3)])
+    assert len(group.runs) == 2
+    assert len(by_seed([run(seed=0), run(seed=1, remat=True)])) == 2

@@ -131,3 +131,15 @@ def test_slurm_is_asked_whether_the_job_is_running(
     assert is_running() == running
     monkeypatch.setenv("PATH", str(tmp_path / "absent"))
     assert not is_running()
+
+
+def test_the_last_task_of_an_array_asks_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    squeue = tmp_path / "squeue"
+    squeue.write_text('#!/bin/sh\n[ "$4" = 36_3 ] && echo RUNNING\n')
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin:/bin")
+    for name, value in (("JOB_ID", "36"), ("ARRAY_JOB_ID", "36"), ("ARRAY_TASK_ID", "3")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert is_running()
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID")
+    assert not is_running()

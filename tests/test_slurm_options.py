@@ -80,3 +80,14 @@ def test_what_slurm_could_not_use_is_a_problem(key, text, told):
     _, problems = parsed(**{key: text})
     assert len(problems) == 1
     assert told in problems[0]
+
+
+def test_a_job_has_time_between_its_start_and_the_announced_end():
+    assert parsed(time="5")[1] == []
+    _, (told,) = parsed(time="0:02:00")
+    assert told.startswith("sbatch.time is '0:02:00': a job is told to save 120 s before its end")
+
+
+def test_an_option_that_is_written_twice_is_told():
+    _, (told,) = parsed(cpus_per_task="8", cpus__per__task="4")
+    assert told == "sbatch.cpus-per-task and sbatch.cpus_per_task are the same option: keep one"

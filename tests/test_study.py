@@ -37,6 +37,18 @@ def test_runs_at_any_depth_are_a_study_of_which_nothing_is_missing(tmp_path):
     assert read_study(tmp_path / "a").runs[0].name == "a"
 
 
+def test_links_are_followed_and_no_run_is_told_twice(tmp_path):
+    elsewhere, here = tmp_path / "scratch", tmp_path / "sweep"
+    run = synthetic.settings(epochs=1)
+    synthetic.write_sweep(here, [run])
+    synthetic.write_run(elsewhere / "dense-seed0", run)
+    (here / "runs").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(here)
+    (here / "again").symlink_to(elsewhere)
+    found = [(run.name, run.status) for run in read_study(here).runs]
+    assert found == [("dense-seed0", "finished")]
+
+
 def test_a_run_that_the_grid_does_not_know_is_named(tmp_path):
     synthetic.write_sweep(tmp_path, [synthetic.settings(epochs=2)])
     synthetic.write_run(tmp_path / "runs" / "other", synthetic.settings(epochs=2))

@@ -15,7 +15,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.interruption import Interruption
 from sparsemlp.population_run import Outcome as MemberOutcome
 from sparsemlp.progress import Reporter
-from sparsemlp.run import Run
+from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.settings import resolve
 from sparsemlp.sweep_folder import SweepFolder, SweepRun
 from sparsemlp.sweep_job import (
@@ -175,3 +175,53 @@ def test_a_folder_that_holds_another_run_is_a_failure_and_stays(run, folder):
     assert train(run, folder).end == "failed"
     assert "is another run" in folder.run("tiny").read_failure()
     assert place.config.read_text() == to_json(other)
+
+
+def test_a_population_that_breaks_down_fails_its_own_members_alone(run, folder, monkeypatch):
+    """Of three members two fit into memory together; the third one's program does not."""
+    tried: list[list[str]] = []
+
+    class Part:
+        def __init__(self, own: list[Any], _: object) -> None:
+            self.own = own
+
+        def train(self, *_: object, **__: object) -> list[MemberOutcome]:
+            if len(self.own) == 1:
+                raise RuntimeError("out of memory")
+            summary = {"test_top1": 0.5, "best_test_top1": 0.5}
+            for recorder in self.own:
+                recorder.folder.summary.write_text(json.dumps(summary))
+            return [MemberOutcome(summary) for _ in self.own]
+
+    def fitted(own: list[Any], *_: object) -> tuple[None, int]:
+        tried.append([recorder.folder.path.name for recorder in own])
+        return None, 2
+
+    monkeypatch.setattr("sparsemlp.population._fitted", fitted)
+    monkeypatch.setattr("sparsemlp.population.PopulationRun", Part)
+    runs = members(run, (0.25, 0.5, 0.75))
+    with Reporter(1, Console(quiet=True)) as reporter:
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+    assert tried == [["r0.25", "r0.5", "r0.75"], ["r0.25", "r0.5"], ["r0.75"]]
+    assert [outcome.end for outcome in outcomes] == ["finished", "finished", "failed"]
+    assert [folder.run(each.name).failure.exists() for each in runs] == [False, False, True]
+
+
+def test_members_keep_what_they_came_to_when_another_one_ends_their_population(
+    run, folder, monkeypatch
+):
+    """The first has its summary, the second is not finite, the third cannot write."""
+
+    def train(members: list[Any], *_: object, **__: object) -> list[Any]:
+        members[0].folder.summary.write_text("{}")
+        members[1].folder.write_failure(NotFiniteError("NaN in epoch 1"))
+        return [MemberOutcome(failure=OSError("disk gone"))] * 3
+
+    monkeypatch.setattr("sparsemlp.sweep_job.train_population", train)
+    runs = members(run, (0.25, 0.5, 0.75))
+    with Reporter(1, Console(quiet=True)) as reporter:
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+    assert [outcome.end for outcome in outcomes] == ["finished", "failed", "failed"]
+    assert not folder.run("r0.25").failure.exists()
+    assert "NaN in epoch 1" in folder.run("r0.5").read_failure()
+    assert "disk gone" in folder.run("r0.75").read_failure()

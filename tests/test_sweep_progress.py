@@ -82,3 +82,15 @@ def test_an_epoch_is_printed_once_a_minute(monkeypatch):
 )
 def test_durations_are_words(seconds, words):
     assert in_words(seconds) == words
+
+
+def test_a_second_population_of_a_job_takes_nothing_back(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("sparsemlp.sweep_progress.time.monotonic", lambda: now)
+    file = io.StringIO()
+    with SweepReporter(3, 0, 100, Console(file=file, force_terminal=False)) as reporter:
+        reporter.begin("two of three", 100)
+        for done in (10, 100, 1, 50):
+            reporter.steps(done=done, total=100, epoch=done, loss=1.0, top1=0.5, rate=None)
+        now = 60.0 * (90 + 49)
+        assert reporter._time_left() == ", 50 min left"

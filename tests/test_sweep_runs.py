@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny
 
 from sparsemlp.config import Config
 from sparsemlp.config_file import to_json
@@ -24,10 +25,10 @@ def folder(tmp_path) -> SweepFolder:
     return made
 
 
-def settled(folder: SweepFolder, text: str) -> Sweep:
+def settled(folder: SweepFolder, text: str, *, look: bool = False) -> Sweep:
     file = folder.path.parent / "grid.yaml"
     file.write_text(text)
-    return settle(read_grid(file), folder)
+    return settle(read_grid(file), folder, look=look)
 
 
 def begin(folder: SweepFolder, text: str = BEGUN) -> Sweep:
@@ -164,3 +165,21 @@ def test_two_names_of_one_data_set_are_refused(folder, monkeypatch):
     )
     with pytest.raises(InputError, match=r"'digits' and 'auto' are the same here .*leave one out"):
         begin(folder, "hp:\n  dataset: [digits, auto]\n")
+
+
+def test_auto_never_becomes_a_file_that_the_sweep_names(folder, monkeypatch, tmp_path):
+    loaded: list[str] = []
+
+    def load(name: str, *_: object) -> object:
+        loaded.append(name)
+        return type("Digits", (), {"name": "digits"})
+
+    monkeypatch.setattr("sparsemlp.sweep_runs.load_dataset", load)
+    own = f"dataset: [{tiny.write_npz(tmp_path / 'mine.npz')}], ratio: [0]"
+    fixed = "fixed:\n  batch_size: 8\n"
+    begin(folder, f"hp:\n  - {{{own}}}\n{fixed}")
+    more = f"hp:\n  - {{{own}}}\n  - {{ratio: [0.5]}}\n{fixed}"
+    looked = settled(folder, more, look=True)
+    assert [run.config.dataset for run in looked.runs][1] == "auto"
+    assert loaded == []
+    assert [run.config.dataset for run in settled(folder, more).runs][1] == "digits"

@@ -11,6 +11,7 @@ from sparsemlp.data.download import RemoteFile, has_content, why_unreachable
 from sparsemlp.data.npz import load_npz
 from sparsemlp.data.prepare import OFFICIAL_ARCHIVE, archive_path, prepare_cifar10
 from sparsemlp.errors import InputError
+from sparsemlp.paths import at_home
 
 NETWORK_TIMEOUT_S = 5.0
 
@@ -48,7 +49,7 @@ def load_dataset(
     if data_dir is not None:
         data_dir = _checked_folder(data_dir)
     if name.endswith(".npz"):
-        return load_npz(Path(name).expanduser())
+        return load_npz(at_home(Path(name)))
     if name == "digits":
         return load_digits()
     if name not in ("auto", "cifar10"):
@@ -84,7 +85,7 @@ def load_dataset(
 
 
 def _checked_folder(data_dir: Path) -> Path:
-    folder = data_dir.expanduser()
+    folder = at_home(data_dir)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise InputError(

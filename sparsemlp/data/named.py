@@ -6,7 +6,8 @@ from typing import Protocol, runtime_checkable
 from sparsemlp.data.dataset import ImageDataset
 from sparsemlp.data.imagenet.image_set import IMAGE_SIZE, ImageSet, open_image_set
 from sparsemlp.data.load import load_dataset
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.paths import at_home
 
 _IN_MEMORY = ("auto", "cifar10", "digits")
 
@@ -80,12 +81,21 @@ def load_images(
     Raises:
         InputError: What is named is missing, damaged or against the rules.
     """
-    if is_streamed(name):
-        try:
-            return open_image_set(name, data_dir, image_size=image_size or IMAGE_SIZE)
-        except InputError as error:
-            if Path(name).expanduser().exists():
-                raise
-            small = ", ".join(_IN_MEMORY)
-            raise InputError(f"{error}; small sets are {small} and FILE.npz") from error
-    return load_dataset(name, data_dir)
+    try:
+        if is_streamed(name):
+            return _opened(name, data_dir, image_size or IMAGE_SIZE)
+        return load_dataset(name, data_dir)
+    except SaveError:
+        raise
+    except OSError as error:
+        raise InputError(f"data set {name!r} cannot be read: {error.strerror or error}") from error
+
+
+def _opened(name: str, data_dir: Path | None, image_size: int) -> ImageSet:
+    try:
+        return open_image_set(name, data_dir, image_size=image_size)
+    except InputError as error:
+        if at_home(Path(name)).exists():
+            raise
+        small = ", ".join(_IN_MEMORY)
+        raise InputError(f"{error}; small sets are {small} and FILE.npz") from error

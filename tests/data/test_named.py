@@ -53,3 +53,9 @@ def test_a_folder_of_another_form_says_what_is_missing_and_nothing_of_small_sets
     with pytest.raises(InputError, match="train cannot be read") as raised:
         load_images(str(tmp_path))
     assert "small sets" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".npz"])
+def test_a_name_that_no_file_can_have_is_an_error_in_words(name):
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        load_images(name)

@@ -9,6 +9,7 @@ from sparsemlp.data.imagenet.folder import check_same_classes, find_images
 from sparsemlp.data.imagenet.loading import ImageSource
 from sparsemlp.data.imagenet.records import RecordSource, prepared_builder
 from sparsemlp.errors import InputError
+from sparsemlp.paths import at_home
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -81,7 +82,7 @@ def open_image_set(
     Raises:
         InputError: What is named is missing, damaged or against the rules above.
     """
-    folder = Path(name).expanduser()
+    folder = at_home(Path(name))
     if folder.is_dir():
         return replace(_open_folder(folder), image_size=image_size)
     if len(folder.parts) > 2 or folder.is_absolute():
@@ -89,7 +90,7 @@ def open_image_set(
             f"{name} is not a folder: give one with train/CLASS/*.JPEG and val/CLASS/*.JPEG, or "
             "the name of a data set in TFDS such as imagenet2012"
         )
-    data_dir = _default_folder() if data_dir is None else data_dir.expanduser()
+    data_dir = _default_folder() if data_dir is None else at_home(data_dir)
     return replace(_open_tfds(name, data_dir), image_size=image_size)
 
 
