@@ -316,4 +316,5 @@ class Saved:
     ],
 )
 def test_members_go_on_together_from_a_step_that_costs_none_much(unchecked, saved, groups):
-    assert population_module._by_step([Saved(*steps) for steps in saved]) == groups
+    recorders: Any = [Saved(*steps) for steps in saved]
+    assert population_module._by_step(recorders) == groups
