@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -332,3 +333,16 @@ def test_the_tests_mirror_the_sources() -> None:
     tested = {path.stem.removeprefix("test_") for path in (ROOT / "tests").rglob("test_*.py")}
     missing = {name for name, path in sources() if path.stem not in tested | UNTESTED}
     assert not missing, f"no test file for {', '.join(sorted(missing))}"
+
+
+def test_every_module_is_on_the_map() -> None:
+    """By its file or by its folder, in the table of BUILD.md; and the map names no others."""
+    text = (ROOT / "BUILD.md").read_text()
+    named = set(re.findall(r"`([\w/.]+\.py|[\w/]+/)`", text))
+    files = {name.split("/")[-1] for name in named if name.endswith(".py")}
+    folders = {name.rstrip("/") for name in named if name.endswith("/")}
+    paths = [path.relative_to(ROOT) for _, path in sources() if path.name != "__init__.py"]
+    lost = [p for p in paths if p.name not in files and p.parent.as_posix() not in folders]
+    assert not lost, f"BUILD.md says nothing of {', '.join(map(str, lost))}"
+    known = {"__init__.py"} | {path.name for path in [*paths, *(ROOT / "tests").rglob("*.py")]}
+    assert not files - known, f"BUILD.md names {files - known}, which are not there"
