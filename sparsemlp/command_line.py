@@ -227,6 +227,8 @@ def _announce(reporter: Reporter, run: Run) -> None:
         masking += f", but dense: --mask-start-epoch={settings.mask_start_epoch} is never reached"
     elif run.density < 1:
         masking += f", {_density_in_words(settings, run.density)}"
+        if settings.freeze_epoch is not None and settings.freeze_epoch >= settings.epochs:
+            masking += f", not frozen: --freeze-epoch={settings.freeze_epoch} is never reached"
     reporter.say(
         f"model   {recipe(settings.model).title}, {run.parameters:,} parameters, {masking}"
     )

@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-from sparsemlp.data import is_streamed
+from sparsemlp.data import is_streamed, names_folder
 from sparsemlp.options import open_default
 from sparsemlp.paths import at_home
 
@@ -163,7 +163,9 @@ class Config:
     """Probability of CutMix rather than mixup, when both are on."""
     label_smoothing: float = 0.1
     """Share of the target that is spread over all classes."""
-    flip_test: Annotated[bool | None, open_default("True|False", "False; resnet9: True")] = None
+    flip_test: Annotated[
+        bool | None, open_default("True|False", "False; resnet9: True, digits: False")
+    ] = None
     """Whether a test image is judged by the mean of its logits and those of its mirror image."""
 
     dataset: str = "auto"
@@ -212,9 +214,8 @@ def with_data(config: Config, found: str) -> Config:
 
 def located(dataset: str) -> str:
     """The name of a data set that holds wherever the run is resumed from."""
-    path = at_home(Path(dataset))
-    is_path = dataset.endswith(".npz") or (is_streamed(dataset) and path.is_dir())
-    return str(path.absolute()) if is_path else dataset
+    is_path = dataset.endswith(".npz") or (is_streamed(dataset) and names_folder(dataset))
+    return str(at_home(Path(dataset)).absolute()) if is_path else dataset
 
 
 def is_file(dataset: str) -> bool:

@@ -51,7 +51,7 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 7), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     (accuracy, loss), (masks, rate) = figure.subplots(2, 2, sharex=True)
     columns = {key: [record[key] for record in records] for key in records[0]}
     epochs = columns["epoch"]
@@ -93,29 +93,41 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
 
 
 def _masks(activity: dict[str, np.ndarray], n_steps: int, title: str) -> "Figure":
-    """Heat maps of `[out, in]` orientation: a row of maps a block, a column a layer kind."""
+    """Heat maps of `[out, in]` orientation: a row of maps a block, a column a layer kind.
+
+    Layers that are in no block have a row each.
+    """
     from matplotlib.figure import Figure
 
-    blocks = list(dict.fromkeys(path.split("/")[0] for path in activity))
-    kinds = sorted(
-        {path.split("/")[1] for path in activity}, key=lambda kind: (kind != "XPatch", kind)
-    )
+    maps: dict[tuple[str, str], np.ndarray] = {}
+    for path, counts in activity.items():
+        block, _, kind = path.removesuffix("/kernel").partition("/")
+        maps[block, kind] = counts
+    blocks = list(dict.fromkeys(block for block, _ in maps))
+    kinds = sorted({kind for _, kind in maps}, key=lambda kind: (kind != "XPatch", kind))
     figure = Figure(figsize=(1.5 + 3 * len(kinds), 1 + 2 * len(blocks)), layout="constrained")
-    figure.suptitle(f"{title}\nshare of {n_steps:,} masked steps that kept the block", fontsize=9)
+    figure.suptitle(
+        f"{title}\nshare of {n_steps:,} masked steps that kept the block",
+        fontsize=9,
+        parse_math=False,
+    )
     grid = figure.subplots(len(blocks), len(kinds), squeeze=False)
     image = None
     for row, block in zip(grid, blocks, strict=True):
         for axes, kind in zip(row, kinds, strict=True):
             axes.set(xticks=[], yticks=[])
-            counts = activity.get(f"{block}/{kind}/kernel")
-            if counts is None:
+            if (block, kind) not in maps:
                 axes.set_axis_off()
                 continue
             image = axes.imshow(
-                counts.T / n_steps, vmin=0, vmax=1, cmap="cividis", interpolation="nearest"
+                maps[block, kind].T / n_steps,
+                vmin=0,
+                vmax=1,
+                cmap="cividis",
+                interpolation="nearest",
             )
             axes.set_aspect("auto")
-            axes.set_title(f"{block} {kind}", fontsize=8)
+            axes.set_title(f"{block} {kind}".rstrip(), fontsize=8)
             axes.set_xlabel("inputs", fontsize=7)
             axes.set_ylabel("outputs", fontsize=7)
     if image is not None:

@@ -179,7 +179,7 @@ def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
     alike = [(path, other) for path, other, used in kernels if used == block]
     common = tuple(math.gcd(*sides) for sides in zip(*(other for _, other in alike), strict=True))
     nearest = " or ".join(map(format_block, nearest_blocks((common[0], common[1]), block)))
-    layers = [(path.split("/")[-2], other) for path, other in alike if "/" in path]
+    layers = [(_kind(path.split("/")[-2]), other) for path, other in alike if "/" in path]
     divided = {layer for layer, other in layers if divides(block, other)}
     divided -= {layer for layer, other in layers if not divides(block, other)}
     way_out = f"; nearest that divide all its kernels: {nearest}"
@@ -187,6 +187,11 @@ def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
         way_out += f"; or mask only the layers that it divides: {','.join(sorted(divided))}"
         way_out += " (--mask-layers)"
     raise InputError(why_indivisible(block, shape, name) + way_out)
+
+
+def _kind(layer: str) -> str:
+    """What `--mask-layers` calls a layer of the parameter tree."""
+    return re.sub(r"^conv_", "Conv", layer)
 
 
 def masked_kernels(

@@ -43,6 +43,11 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
             f"{dataset.source} has images of {height}x{width} pixels: "
             f"{recipe(settings.model).title} takes square ones, crop or pad them"
         )
+    if settings.cutout > height:
+        raise InputError(
+            f"--cutout={settings.cutout} is larger than the images of {dataset.source}, "
+            f"{height}x{width} pixels: choose at most {height}"
+        )
     if settings.batch_size > n_images:
         raise InputError(
             f"--batch-size={settings.batch_size} is larger than the {n_images} training images "

@@ -18,6 +18,7 @@ from sparsemlp.program import build_program
 from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
 from sparsemlp.settings import Settings, model_and_plan, resolve
+from sparsemlp.stream_options import check_left_to_pipeline
 from sparsemlp.train_state import initial_state
 
 _RULE_OPTIONS = (
@@ -47,6 +48,7 @@ def rehearse(config: Config) -> Settings:
         reason found.
     """
     data = outline_of(config)
+    check_left_to_pipeline(config)
     settings = resolve(config, data.name)
     _, plan = model_and_plan(settings)
     if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):

@@ -24,7 +24,11 @@ from sparsemlp.rules import (
     parse_gradient,
 )
 from sparsemlp.selection import check_score
-from sparsemlp.stream_options import check_stream_options, stream_defaults
+from sparsemlp.stream_options import (
+    check_left_to_pipeline,
+    check_stream_options,
+    stream_defaults,
+)
 
 _RULES: dict[str, Any] = {
     "block": "32x32",
@@ -67,6 +71,10 @@ class Settings(Config):
     hold_out: float = 0.0
 
 
+_FOR_DIGITS: dict[str, Any] = {"flip": 0.0, "flip_test": False, "cutmix": 0.0}
+"""The mirror image of a digit is another shape, and a piece of one is none."""
+
+
 def resolve(config: Config, dataset_name: str) -> Settings:
     """Fills in every default that depends on the data set or on another option.
 
@@ -84,7 +92,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     digits = dataset_name == "digits"
     epochs = _default(config.epochs, 30 if digits else chosen.epochs)
     warmup_epochs = min(1, epochs // 2) if digits else min(5, epochs // chosen.warmup)
-    training = dict(chosen.training) | ({"flip": 0.0, "cutmix": 0.0} if digits else {})
+    training = dict(chosen.training) | (_FOR_DIGITS if digits else {})
     training |= stream_defaults(config)
     changes = {name: _default(getattr(config, name), value) for name, value in training.items()}
     changes |= {
@@ -114,10 +122,18 @@ def resolve(config: Config, dataset_name: str) -> Settings:
 
 
 def check_said_in_vain(config: Config) -> None:
-    """Raises InputError for an option of a mask where no ratio was chosen, not even 0.
+    """Raises InputError for an option that would do nothing.
 
-    For a command line; a grid that gives no ratio is dense on purpose.
+    These are options of a mask where no ratio was chosen, not even 0; a lowest learning rate above
+    the highest; and crops and flips of images that the input pipeline crops and flips. For a new
+    run's command line; a grid that gives no ratio is dense on purpose.
     """
+    lr = _default(config.lr, recipe(config.model).training["lr"])
+    if config.min_lr is not None and config.min_lr > lr:
+        raise InputError(
+            f"--min-lr={config.min_lr:g} is above the highest rate, --lr={lr:g}: choose a lower one"
+        )
+    check_left_to_pipeline(config)
     if config.ratio is not None or config.config is not None:
         return
     said = {"block": config.block is not None, "backward": config.backward != "masked"}

@@ -20,6 +20,15 @@ def stream_defaults(config: Config) -> dict[str, Any]:
     return _BY_PIPELINE | {"image_size": size}
 
 
+def check_left_to_pipeline(config: Config) -> None:
+    """Raises InputError for a choice, before it is resolved, that the pipeline would not follow."""
+    if not is_streamed(config.dataset):
+        return
+    for name in _BY_PIPELINE:
+        if getattr(config, name) is not None:
+            raise _left_to_pipeline(config, name)
+
+
 def check_stream_options(config: Config) -> None:
     """Checks what a large image set allows, and its own options, in a resolved configuration.
 
@@ -42,8 +51,12 @@ def check_stream_options(config: Config) -> None:
         return
     for name in _BY_PIPELINE:
         if getattr(config, name):
-            raise InputError(
-                f"--{name.replace('_', '-')}={getattr(config, name)} does not go with "
-                f"--dataset={config.dataset}: images of large sets are cropped and flipped at "
-                "random as they are decoded, leave it out"
-            )
+            raise _left_to_pipeline(config, name)
+
+
+def _left_to_pipeline(config: Config, name: str) -> InputError:
+    return InputError(
+        f"--{name.replace('_', '-')}={getattr(config, name)} does not go with "
+        f"--dataset={config.dataset}: images of large sets are cropped and flipped at random as "
+        "they are decoded, leave it out"
+    )

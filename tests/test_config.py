@@ -10,7 +10,7 @@ from sparsemlp.config import Config, is_file, located, with_data
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of images called `images` in the working directory."""
-    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "train").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

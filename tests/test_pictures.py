@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sparsemlp import pictures
 from sparsemlp.history import History
 from sparsemlp.pictures import draw
 from sparsemlp.run_folder import RunFolder
@@ -98,6 +99,15 @@ def test_a_run_without_an_epoch_has_no_curves(tmp_path):
 def test_pictures_are_replaced_and_nothing_is_left_beside_them(tmp_path):
     folder = folder_of(tmp_path, [record(1)], ACTIVITY, masked_steps=4)
     for _ in range(2):
-        draw(folder, "a title $with [marks] ^ {and \\ }")
+        draw(folder, "a title $with_$ [marks] ^ $5 {and \\ }")
     names = {"metrics.jsonl", "mask_activity.npz", "curves.png", "masks.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_layers_outside_blocks_have_a_row_each(tmp_path):
+    activity = {f"conv_{i}/kernel": np.arange(8).reshape(2, 4) % 5 for i in (2, 3, 8)}
+    figure = pictures._masks(activity, 4, "a title")
+    drawn = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in drawn] == ["conv_2", "conv_3", "conv_8"]
+    assert all(axes.axison for axes in drawn)
+    np.testing.assert_array_equal(drawn[0].images[0].get_array(), activity["conv_2/kernel"].T / 4)

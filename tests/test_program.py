@@ -160,3 +160,18 @@ def test_the_digest_is_of_the_values_however_they_lie_in_memory():
     assert data_digest(dataclasses.replace(original, train_images=transposed)) == data_digest(
         original
     )
+
+
+def test_a_cutout_larger_than_the_images_is_refused_before_anything_is_made():
+    settings = resolve(Config(cutout=33), "cifar10")
+    with pytest.raises(InputError, match=r"--cutout=33 is larger than .* 32x32 pixels: choose at"):
+        build_program(settings, like_cifar10())
+
+
+def test_layers_are_advised_by_the_names_that_the_option_takes():
+    with pytest.raises(InputError, match="--mask-layers") as refused:
+        shapes(Config(model="resnet9", block="64x96", ratio=0.5, batch_size=100))
+    named = str(refused.value).split("it divides: ")[1].split(" ")[0]
+    chosen = Config(model="resnet9", block="64x96", ratio=0.5, batch_size=100, mask_layers=named)
+    program, _ = shapes(chosen)
+    assert program.model.plan

@@ -278,3 +278,25 @@ def test_a_gradient_method_without_a_gradient_rule_is_refused():
 )
 def test_masking_in_a_few_words(config, expected):
     assert describe_masking(config) == expected
+
+
+def test_a_lowest_rate_above_the_highest_is_refused():
+    for chosen in ({"lr": 0.01, "min_lr": 0.1}, {"min_lr": 0.1}):
+        with pytest.raises(
+            InputError, match=r"--min-lr=0\.1 is above the highest rate, --lr=0\.01"
+        ):
+            check_said_in_vain(Config(**chosen))
+    check_said_in_vain(Config(lr=1e-6))
+    check_said_in_vain(Config(lr=0.01, min_lr=0.01))
+
+
+def test_crops_and_flips_of_a_large_set_are_left_to_the_pipeline():
+    with pytest.raises(InputError, match=r"--flip=0\.0 does not go with --dataset=imagenet2012"):
+        check_said_in_vain(Config(dataset="imagenet2012", flip=0.0, ratio=0.8))
+
+
+def test_digits_have_no_mirror_images():
+    digits, cifar10 = (resolve(Config(model="resnet9"), name) for name in ("digits", "cifar10"))
+    assert (digits.flip, digits.flip_test) == (0.0, False)
+    assert (cifar10.flip, cifar10.flip_test) == (0.5, True)
+    assert resolve(Config(model="resnet9", flip_test=True), "digits").flip_test

@@ -7,7 +7,11 @@ import pytest
 from sparsemlp.config import Config
 from sparsemlp.errors import InputError
 from sparsemlp.settings import resolve
-from sparsemlp.stream_options import check_stream_options, stream_defaults
+from sparsemlp.stream_options import (
+    check_left_to_pipeline,
+    check_stream_options,
+    stream_defaults,
+)
 
 
 def test_the_pipeline_crops_and_flips_so_the_step_does_not():
@@ -56,3 +60,11 @@ def test_resolved_settings_can_be_resolved_and_checked_again():
     again = resolve(Config(**{name: getattr(found, name) for name in names}), "imagenet2012")
     assert again == found
     check_stream_options(found)
+
+
+def test_what_the_pipeline_does_in_its_way_cannot_be_turned_off():
+    for name, zero in (("flip", 0.0), ("crop_padding", 0)):
+        with pytest.raises(InputError, match="cropped and flipped at random as they are decoded"):
+            check_left_to_pipeline(Config(dataset="imagenet2012", **{name: zero}))
+        check_left_to_pipeline(Config(dataset="cifar10", **{name: zero}))
+    check_left_to_pipeline(Config(dataset="imagenet2012"))

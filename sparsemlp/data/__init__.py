@@ -1,6 +1,7 @@
 """Image classification data: small sets in memory, large ones decoded while they are used."""
 
 from sparsemlp.data.dataset import ImageDataset, hold_out
+from sparsemlp.data.imagenet.image_set import names_folder
 from sparsemlp.data.load import load_dataset
 from sparsemlp.data.named import LabelledImages, is_streamed, load_images
 
@@ -11,4 +12,5 @@ __all__ = [
     "is_streamed",
     "load_dataset",
     "load_images",
+    "names_folder",
 ]

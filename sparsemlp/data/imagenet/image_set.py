@@ -83,7 +83,7 @@ def open_image_set(
         InputError: What is named is missing, damaged or against the rules above.
     """
     folder = at_home(Path(name))
-    if folder.is_dir():
+    if names_folder(name):
         return replace(_open_folder(folder), image_size=image_size)
     if len(folder.parts) > 2 or folder.is_absolute():
         raise InputError(
@@ -92,6 +92,17 @@ def open_image_set(
         )
     data_dir = _default_folder() if data_dir is None else at_home(data_dir)
     return replace(_open_tfds(name, data_dir), image_size=image_size)
+
+
+def names_folder(name: str) -> bool:
+    """Whether a name is that of a folder of images.
+
+    A bare name may also be that of a data set in TFDS, which has a folder without `train` where it
+    was prepared.
+    """
+    folder = at_home(Path(name))
+    is_bare = name == folder.name
+    return (folder / "train").is_dir() if is_bare else folder.is_dir()
 
 
 def _open_folder(folder: Path) -> ImageSet:

@@ -8,6 +8,7 @@ from tensorflow_datasets.core import constants
 from tiny_images import CLASSES, PER_CLASS, examples, write_folder, write_tfds
 
 from sparsemlp.data.imagenet import ImageSet, open_image_set
+from sparsemlp.data.imagenet.image_set import names_folder
 from sparsemlp.errors import InputError
 
 
@@ -110,3 +111,17 @@ def test_a_path_that_is_no_folder_is_an_input_error(name: str):
 def test_a_folder_without_train_is_an_input_error(tmp_path: Path):
     with pytest.raises(InputError, match=r"train cannot be read .*train/CLASS"):
         open_image_set(str(tmp_path))
+
+
+def test_the_folder_of_tfds_may_be_the_one_at_hand(tfds_folder: Path, monkeypatch):
+    monkeypatch.chdir(tfds_folder)
+    assert not names_folder("tiny_imagenet")
+    assert names_folder("./tiny_imagenet")
+    found = open_image_set("tiny_imagenet", Path("."))
+    assert found.source == "tiny_imagenet/1.0.0"
+
+
+def test_a_folder_of_images_may_be_named_barely(image_folder: Path, monkeypatch):
+    monkeypatch.chdir(image_folder.parent)
+    assert names_folder(image_folder.name)
+    assert open_image_set(image_folder.name).source == f"{image_folder.name} (folder)"
