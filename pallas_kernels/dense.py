@@ -23,7 +23,8 @@ def _dot(
     return jax.lax.dot_general(a, b, (contract, (shared, shared)))
 
 
-def _sum_dtype(a: Array) -> jnp.dtype:
+def sum_dtype(a: Array) -> jnp.dtype:
+    """What sums of an array's entries are added up in: its own dtype, float32 at least."""
     return jnp.dtype(jnp.float32) if a.dtype.itemsize < 4 else a.dtype
 
 
@@ -65,7 +66,7 @@ def kernel_gradient(
 def bias_gradient(dy: Float[Array, "..."], axis: int) -> Float[Array, " out"]:
     """`db`: dy summed over every axis but the output features'."""
     others = tuple(i for i in range(dy.ndim) if i != dy.ndim + axis)
-    return jnp.sum(dy, axis=others, dtype=_sum_dtype(dy)).astype(dy.dtype)
+    return jnp.sum(dy, axis=others, dtype=sum_dtype(dy)).astype(dy.dtype)
 
 
 def _over_tokens(kernel: Array, x: Array) -> Array:

@@ -99,8 +99,7 @@ def _alike(dy: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
 
 def bias_gradient(dy: Float[Array, "batch height width out"]) -> Float[Array, " out"]:
     """`db`: dy summed over samples and pixels, in float32 at least."""
-    dtype = jnp.promote_types(dy.dtype, jnp.float32)
-    return jnp.sum(dy, axis=(0, 1, 2), dtype=dtype).astype(dy.dtype)
+    return jnp.sum(dy, axis=(0, 1, 2), dtype=dense.sum_dtype(dy)).astype(dy.dtype)
 
 
 def by_position(

@@ -199,7 +199,8 @@ class PooledActivation(CompactActivation):
 
 def _pool(x: Array, rule: ActivationPooling, axis: Axis) -> PooledActivation:
     tokens, features = rule.window
-    sums = sum_windows(sum_windows(x.astype(jnp.float32), -1, features), -2, tokens)
+    wide = x.astype(dense.sum_dtype(x))
+    sums = sum_windows(sum_windows(wide, -1, features), -2, tokens)
     means = sums / jnp.asarray(tokens * features, sums.dtype)
     return PooledActivation(named(means.astype(x.dtype)), rule.window, axis)
 
@@ -210,5 +211,4 @@ def sum_windows(a: Array, axis: int, size: int) -> Array:
         return a
     place = a.ndim + axis
     shape = (*a.shape[:place], a.shape[place] // size, size, *a.shape[place + 1 :])
-    dtype = jnp.promote_types(a.dtype, jnp.float32)
-    return jnp.sum(a.reshape(shape), axis=place + 1, dtype=dtype).astype(a.dtype)
+    return jnp.sum(a.reshape(shape), axis=place + 1, dtype=dense.sum_dtype(a)).astype(a.dtype)

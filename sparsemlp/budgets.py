@@ -113,7 +113,8 @@ def global_ratios(params: Mapping[str, Any], plan: Plan) -> dict[str, float]:
     sizes = [len(found) for found in scores.values()]
     of_kernel = np.repeat(np.arange(len(sizes)), sizes)
     n_kept = n_kept_globally(len(of_kernel), len(sizes), kernels[0][2].ratio)
-    order = np.argsort(-np.concatenate(list(scores.values())), kind="stable")
+    ranks = np.concatenate(list(scores.values()))
+    order = np.argsort(-np.where(np.isnan(ranks), np.inf, ranks), kind="stable")
     _, best = np.unique(of_kernel[order], return_index=True)
     order = np.concatenate([order[best], np.delete(order, best)])
     counts = np.bincount(of_kernel[order[:n_kept]], minlength=len(sizes))

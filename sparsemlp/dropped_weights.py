@@ -50,14 +50,16 @@ def reset_returned(
     def stays(path: Any, weight: Array) -> Array:
         name = "/".join(str(entry.key) for entry in path)
         if name not in found:
-            return jnp.float32(1)
+            return jnp.bool_(True)
         mask = found[name]
         returned = mask.grid() & ~kept_before[name].reshape(mask.grid_shape)
         rows, cols = mask.block
         spread = jnp.repeat(jnp.repeat(returned, cols, axis=0), rows, axis=1)
-        return (~spread).astype(weight.dtype).reshape(weight.shape)
+        return (~spread).reshape(weight.shape)
 
-    factors = jax.tree.map_with_path(stays, params)
     return optax.tree_utils.tree_map_params(
-        optimizer, lambda moment, factor: moment * factor.astype(moment.dtype), state, factors
+        optimizer,
+        lambda moment, stays: jnp.where(stays, moment, jnp.zeros_like(moment)),
+        state,
+        jax.tree.map_with_path(stays, params),
     )

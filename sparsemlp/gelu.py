@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels.dense import sum_dtype
+
 
 @jax.custom_jvp
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -25,7 +27,7 @@ def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
 
 
 def _gelu_and_slope(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    x = x.astype(sum_dtype(x))
     half, scale, density = (jnp.asarray(n, x.dtype) for n in (0.5, 2**-0.5, (2 * math.pi) ** -0.5))
     distribution = half * (1 + jax.lax.erf(x * scale))
     return x * distribution, distribution + x * density * jnp.exp(-half * x * x)

@@ -47,9 +47,8 @@ def compact_image(
         return None
     sides = (("pixels down", x.shape[1]), ("pixels across", x.shape[2]))
     check_sides("pooling window", rule.window, sides)
-    means = _window_sums(x.astype(jnp.float32), rule.window) / jnp.float32(
-        rule.window[0] * rule.window[1]
-    )
+    sums = _window_sums(x.astype(dense.sum_dtype(x)), rule.window)
+    means = sums / jnp.asarray(rule.window[0] * rule.window[1], sums.dtype)
     return PooledImage(named(means.astype(x.dtype)), rule.window)
 
 

@@ -41,7 +41,7 @@ def mix_tokens(
         x, layer.kernel, axis=-2, mask=layer.mask, backward=layer.backward, engine=engine
     )
     dtype = jnp.result_type(y, scale, shift, after)
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = jnp.dtype(jnp.float32) if dtype.itemsize < 4 else dtype
     scale, shift, after = (a.astype(wide) for a in (scale, shift, after))
     table = jnp.sum(layer.kept_kernel().astype(wide), axis=0)[:, None] * shift
     table = table if layer.bias is None else table + layer.bias[:, None].astype(wide)

@@ -120,7 +120,7 @@ def select_grid(
     """
     check_score(score)
     scores = block_scores(kernel, block, score, name)
-    _, ids = jax.lax.top_k(scores.reshape(-1), scores.size)
+    _, ids = jax.lax.top_k(_ranks(scores.reshape(-1)), scores.size)
     chosen = jnp.arange(scores.size, dtype=jnp.int32) < k
     kept = jnp.zeros(scores.size, bool).at[ids].set(chosen, unique_indices=True)
     return GridMask(kept.reshape(scores.shape), matrix_shape(kernel.shape), block)
@@ -198,6 +198,14 @@ def every_block(kernel_shape: tuple[int, int], block: Block) -> BlockMask:
 
 
 def largest(scores: Float[Array, " n"], k: int) -> Array:
-    """Ids of the k largest scores, ascending, int32 `[k]`; equal scores keep the lower id."""
-    _, ids = jax.lax.top_k(scores, k)
+    """Ids of the k largest scores, ascending, int32 `[k]`; equal scores keep the lower id.
+
+    NaN is the largest of all, so that a loss shows it.
+    """
+    _, ids = jax.lax.top_k(_ranks(scores), k)
     return jnp.sort(ids)
+
+
+def _ranks(scores: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The scores with one sign for every NaN: top_k takes those with a minus for the smallest."""
+    return jnp.where(jnp.isnan(scores), jnp.full_like(scores, jnp.nan), scores)

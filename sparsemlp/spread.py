@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels.dense import sum_dtype
+
 
 def spread(
     parameter: Float[Array, "..."], over: Float[Array, "..."], dtype: Any = None
@@ -24,7 +26,7 @@ def spread(
     Returns:
       An array of the shape of `over`.
     """
-    wide = parameter.astype(jnp.promote_types(parameter.dtype, jnp.float32))
+    wide = parameter.astype(sum_dtype(parameter))
     dtype = jnp.promote_types(parameter.dtype, over.dtype) if dtype is None else dtype
     return jnp.broadcast_to(wide, over.shape).astype(dtype)
 

@@ -174,3 +174,11 @@ def test_rows_without_tokens_are_pooled_over_features_alone():
         compact(jnp.ones((4, 8)), ActivationPooling((2, 2)), -1)
     kept = compact(jnp.ones((4, 8)), ActivationPooling((1, 2)), -1)
     assert [leaf.shape for leaf in jax.tree.leaves(kept)] == [(4, 4)]
+
+
+def test_means_of_float64_are_float64():
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 8)))
+        kept = compact(x, ActivationPooling((2, 4)), -1, ENGINES["reference"])
+        expected = np.asarray(x).reshape(1, 4, 2, 2, 4).mean(axis=(2, 4))
+        np.testing.assert_allclose(kept.means, expected, rtol=1e-13, atol=1e-15)

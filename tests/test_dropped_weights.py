@@ -70,3 +70,17 @@ def test_the_first_update_after_a_reset_is_as_large_as_documented():
     updates: Any = optimizer.update(jax.tree.map(lambda z: z + 0.01, zero), state, params)[0]
     step = -np.asarray(updates["layer"]["kernel"])
     np.testing.assert_allclose(step, 0.1 / np.sqrt(0.001), rtol=1e-3)
+
+
+def test_a_moment_that_is_not_finite_is_reset_to_zero_as_well():
+    optimizer = adam_with_l2(lambda step: 0.1, weight_decay=0.0)
+    params = parameters()
+    state = jax.tree.map(
+        lambda a: jnp.full_like(a, jnp.inf) if a.ndim == 2 else a, optimizer.init(params)
+    )
+    kept_before = {PATH: jnp.zeros(8, bool)}
+    masks = select(with_norms([2, 2, 2, 2, 1, 1, 1, 1]))
+    found = moments_of(reset_returned(optimizer, state, params, masks, kept_before), "nu")
+    kernel = np.asarray(found["layer"]["kernel"])
+    assert np.all(kernel[:4] == 0)
+    assert np.all(np.isinf(kernel[4:]))

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsemlp import ActivationPooling, ActivationPruning, GradientPruning, ResMLP
+from sparsemlp import (
+    ActivationPooling,
+    ActivationPruning,
+    BlockMasking,
+    GradientPruning,
+    ResMLP,
+    select_masks,
+)
 
 BATCH, SIZE, DEPTH = 3, 8, 2
 LAYERS_IN_A_ROW = 1 + 3 * DEPTH + 1
@@ -105,3 +112,25 @@ def test_the_compiled_step_needs_less_memory_with_a_rule_for_activations(rule):
         return analysis.temp_size_in_bytes
 
     assert temporary_bytes({"*/X*/kernel": rule}) < 0.55 * temporary_bytes({})
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32], ids=["bfloat16", "float32"])
+def test_a_model_needs_no_implicit_promotion(dtype):
+    rules = (BlockMasking((2, 4), 0.5), ActivationPooling((2, 2)), GradientPruning(2, 4))
+    model = ResMLP(
+        image_size=8,
+        patch_size=2,
+        dim=8,
+        depth=1,
+        expansion=2,
+        plan={"*/X*/kernel": rules},
+        dtype=dtype,
+    )
+    images = jnp.ones((2, 8, 8, 3))
+    with jax.numpy_dtype_promotion("strict"):
+        params = model.init(jax.random.key(0), images)["params"]
+        masks = select_masks(params, model.plan)
+        gradient = jax.grad(
+            lambda params: jnp.sum(model.apply({"params": params, "masks": masks}, images))
+        )(params)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}

@@ -244,9 +244,13 @@ def test_a_large_weight_does_not_overflow_the_score_of_a_half_precision_kernel()
     np.testing.assert_array_equal(select(kernel, (2, 2), 0.7).kept, [0, 3])
 
 
-def test_a_nan_in_the_kernel_is_kept_for_the_loss_to_show():
-    kernel = random_kernel((4, 4)).at[2, 0].set(jnp.nan)
-    assert 2 in np.asarray(select(kernel, (2, 2), 0.7).kept)
+@pytest.mark.parametrize("score", ["l2", "l1", "spectral"])
+@pytest.mark.parametrize("nan", [np.nan, np.copysign(np.nan, -1)], ids=["plus", "minus"])
+def test_a_nan_in_the_kernel_is_kept_for_the_loss_to_show(nan, score):
+    """Of either sign: processors give the difference of two infinities a minus."""
+    kernel = random_kernel((4, 4)).at[2, 0].set(np.float32(nan))
+    assert 2 in np.asarray(select_blocks(kernel, (2, 2), 0.7, score=score).kept)
+    assert bool(select_grid(kernel, (2, 2), 1, score).grid()[1, 0])
 
 
 @pytest.mark.parametrize(
