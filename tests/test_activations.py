@@ -9,7 +9,7 @@ import pytest
 
 from pallas_kernels import ENGINES
 from sparsemlp import ActivationPooling, ActivationPruning, sparse_linear
-from sparsemlp.activations import PrunedActivation, compact, keep_only_compact
+from sparsemlp.activations import PooledActivation, PrunedActivation, compact, keep_only_compact
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
 
@@ -180,5 +180,6 @@ def test_means_of_float64_are_float64():
     with jax.enable_x64(True):
         x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 8)))
         kept = compact(x, ActivationPooling((2, 4)), -1, ENGINES["reference"])
+        assert isinstance(kept, PooledActivation)
         expected = np.asarray(x).reshape(1, 4, 2, 2, 4).mean(axis=(2, 4))
         np.testing.assert_allclose(kept.means, expected, rtol=1e-13, atol=1e-15)

@@ -83,5 +83,6 @@ def test_means_of_float64_are_float64():
     with jax.enable_x64(True):
         x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 4, 4, 2)))
         kept = compact_image(x, ActivationPooling((2, 2)), ENGINES["reference"])
+        assert isinstance(kept, PooledImage)
         expected = np.asarray(x).reshape(1, 2, 2, 2, 2, 2).mean(axis=(2, 4))
         np.testing.assert_allclose(kept.means, expected, rtol=1e-13, atol=1e-15)

@@ -280,12 +280,10 @@ def test_masking_in_a_few_words(config, expected):
     assert describe_masking(config) == expected
 
 
-def test_a_lowest_rate_above_the_highest_is_refused():
-    for chosen in ({"lr": 0.01, "min_lr": 0.1}, {"min_lr": 0.1}):
-        with pytest.raises(
-            InputError, match=r"--min-lr=0\.1 is above the highest rate, --lr=0\.01"
-        ):
-            check_said_in_vain(Config(**chosen))
+@pytest.mark.parametrize("chosen", [{"lr": 0.01, "min_lr": 0.1}, {"min_lr": 0.1}], ids=str)
+def test_a_lowest_rate_above_the_highest_is_refused(chosen: dict[str, Any]):
+    with pytest.raises(InputError, match=r"--min-lr=0\.1 is above the highest rate, --lr=0\.01"):
+        check_said_in_vain(Config(**chosen))
     check_said_in_vain(Config(lr=1e-6))
     check_said_in_vain(Config(lr=0.01, min_lr=0.01))
 

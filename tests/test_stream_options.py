@@ -1,6 +1,7 @@
 """Options of large image sets: what they decide by default, and what goes with which set."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -62,9 +63,9 @@ def test_resolved_settings_can_be_resolved_and_checked_again():
     check_stream_options(found)
 
 
-def test_what_the_pipeline_does_in_its_way_cannot_be_turned_off():
-    for name, zero in (("flip", 0.0), ("crop_padding", 0)):
-        with pytest.raises(InputError, match="cropped and flipped at random as they are decoded"):
-            check_left_to_pipeline(Config(dataset="imagenet2012", **{name: zero}))
-        check_left_to_pipeline(Config(dataset="cifar10", **{name: zero}))
+@pytest.mark.parametrize("choice", [{"flip": 0.0}, {"crop_padding": 0}], ids=str)
+def test_what_the_pipeline_does_in_its_way_cannot_be_turned_off(choice: dict[str, Any]):
+    with pytest.raises(InputError, match="cropped and flipped at random as they are decoded"):
+        check_left_to_pipeline(Config(dataset="imagenet2012", **choice))
+    check_left_to_pipeline(Config(dataset="cifar10", **choice))
     check_left_to_pipeline(Config(dataset="imagenet2012"))
