@@ -21,7 +21,8 @@ from sparsemlp.costs import KINDS, Masking, Shapes
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import mask_schedule
 from sparsemlp.plan import Plan, masked_kernels, masking_for
-from sparsemlp.schedule import plan_at
+from sparsemlp.rules import check_backward
+from sparsemlp.schedule import Phase, backward_at, plan_at
 from sparsemlp.settings import Settings, model_and_plan
 from sparsemlp.study_run import StudyRun
 
@@ -75,12 +76,12 @@ def _masking(plan: Plan, block: str) -> Masking:
     return {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule is not None}
 
 
-def levels_of(run: StudyRun) -> Mapping[int, int] | None:
-    """How many epochs a run masks at each level of its ratio schedule, from 1 to `LEVELS`.
+def phases_of(run: StudyRun) -> Mapping[Phase, int] | None:
+    """How many epochs a run trains in each phase of its masks.
 
     Dense epochs before the masks count as the first masked one; a run that ends before it begins to
-    mask is at level 0, dense. None: not known, because an adaptive schedule has not seen all its
-    validation losses yet.
+    mask is `DENSE`. None: not known, because an adaptive schedule has not seen all its validation
+    losses yet.
     """
     settings = run.settings
     if settings is None:
@@ -90,8 +91,8 @@ def levels_of(run: StudyRun) -> Mapping[int, int] | None:
     if schedule.kind == "adaptive" and len(losses) < min(n_epochs, schedule.freeze or n_epochs) - 1:
         return None
     first = min(schedule.start, n_epochs - 1)
-    levels = [schedule.phase(max(epoch, first), losses).level for epoch in range(n_epochs)]
-    return collections.Counter(levels)
+    phases = (schedule.phase(max(epoch, first), losses) for epoch in range(n_epochs))
+    return collections.Counter(phases)
 
 
 def _plans(settings: Settings, shapes: Shapes, run: StudyRun) -> tuple[Plan, list[str]] | None:
@@ -135,22 +136,22 @@ def _costs(run: StudyRun) -> RunCosts | None:
     shapes = None if settings is None else shapes_of(settings)
     if settings is None or shapes is None or steps is None:
         return None
-    shared, levels = _plans(settings, shapes, run), levels_of(run)
-    if shared is None or levels is None:
+    shared, phases = _plans(settings, shapes, run), phases_of(run)
+    if shared is None or phases is None:
         return None
     plan, blocks = shared
-    maskings = [
-        ([_masking(plan_at(plan, level) if level else {}, block) for block in blocks], n_epochs)
-        for level, n_epochs in levels.items()
-    ]
+    backward = check_backward(settings.backward)
+    plans = {phase: plan_at(plan, phase) if phase.masked else {} for phase in phases}
 
-    def total(model: Callable[..., Any]) -> Any:
-        """Over the levels; of the blocks of the network, a model takes the mean of each one's."""
+    def total(model: Callable[..., Any], **options: Callable[[Phase], Any]) -> Any:
+        """Over the phases; of the blocks of the network, a model takes the mean of each one's."""
         found = 0
-        for of_blocks, n_epochs in maskings:
+        for phase, n_epochs in phases.items():
             length = costs.Run(settings.batch_size, steps, n_epochs)
-            whole = sum(model(shapes, each, length) for each in of_blocks)
-            found += whole // len(of_blocks) if isinstance(whole, int) else whole / len(of_blocks)
+            own = {name: option(phase) for name, option in options.items()}
+            maskings = [_masking(plans[phase], block) for block in blocks]
+            whole = sum(model(shapes, masking, length, **own) for masking in maskings)
+            found += whole // len(blocks) if isinstance(whole, int) else whole / len(blocks)
         return found
 
     return RunCosts(
@@ -158,7 +159,7 @@ def _costs(run: StudyRun) -> RunCosts | None:
         total(costs.thesis_movement_bytes) / 2**30,
         total(costs.movement_bytes) / 2**30,
         total(_thesis_flops if settings.budget == "global" else costs.thesis_flops),
-        total(functools.partial(costs.training_flops, backward=settings.backward)),
+        total(costs.training_flops, backward=functools.partial(backward_at, backward)),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from sparsemlp.errors import InputError
 from sparsemlp.plan import Plan
-from sparsemlp.rules import BlockMasking, Rule
+from sparsemlp.rules import Backward, BlockMasking, Rule
 
 RatioSchedule = Literal["constant", "cubic", "adaptive"]
 
@@ -112,15 +112,25 @@ def adaptive_level(losses: Sequence[float], tolerance: float = 0.05) -> int:
     return level
 
 
-def plan_at(plan: Plan, level: int) -> Plan:
-    """The plan with every mask's ratio scaled to a level from 1 to `LEVELS`; other rules stay."""
+def backward_at(backward: Backward, phase: Phase) -> Backward:
+    """The backward pass of an epoch: where masks are frozen, `straight_through` becomes `masked`.
 
-    def scaled(rule: Rule) -> Rule:
-        if not isinstance(rule, BlockMasking) or level == LEVELS:
+    A block that never returns needs no gradient, and those of the kept blocks are the same: the
+    optimizers here treat every weight by itself.
+    """
+    return "masked" if phase.frozen and backward == "straight_through" else backward
+
+
+def plan_at(plan: Plan, phase: Phase) -> Plan:
+    """The plan of an epoch that masks: ratios at its level, `backward_at`; other rules stay."""
+
+    def at_phase(rule: Rule) -> Rule:
+        if not isinstance(rule, BlockMasking):
             return rule
-        return dataclasses.replace(rule, ratio=rule.ratio * level / LEVELS)
+        ratio = rule.ratio if phase.level == LEVELS else rule.ratio * phase.level / LEVELS
+        return dataclasses.replace(rule, ratio=ratio, backward=backward_at(rule.backward, phase))
 
     return {
-        pattern: tuple(map(scaled, rules)) if isinstance(rules, tuple) else scaled(rules)
+        pattern: tuple(map(at_phase, rules)) if isinstance(rules, tuple) else at_phase(rules)
         for pattern, rules in plan.items()
     }

@@ -22,7 +22,7 @@ from sparsemlp.parallel import usable
 from sparsemlp.plan import block_counts
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
-from sparsemlp.schedule import LEVELS, Phase, plan_at
+from sparsemlp.schedule import MASKED, Phase, plan_at
 
 Seed = int | UInt32[Array, ""]
 """A seed in [0, 2**32); the same number gives the same draws, be it static or data."""
@@ -79,8 +79,8 @@ class Program:
     def at_phase(self, phase: Phase) -> "Program":
         """The program of an epoch that masks: at its level, frozen or not."""
         model = self.model
-        if phase.masked and phase.level < LEVELS:
-            model = model.clone(plan=plan_at(model.plan, phase.level))
+        if phase.masked and phase != MASKED:
+            model = model.clone(plan=plan_at(model.plan, phase))
         return dataclasses.replace(self, model=model, frozen=phase.frozen)
 
     def train_logits(

@@ -9,9 +9,9 @@ import synthetic_study as synthetic
 from sparsemlp import costs
 from sparsemlp.budgets import erk_densities
 from sparsemlp.costs import KINDS, Run, Shapes
-from sparsemlp.run_costs import dropped_share, levels_of, masking_of, run_costs, shapes_of
+from sparsemlp.run_costs import dropped_share, masking_of, phases_of, run_costs, shapes_of
 from sparsemlp.run_folder import RunFolder
-from sparsemlp.schedule import LEVELS
+from sparsemlp.schedule import DENSE, LEVELS, MASKED, Phase
 from sparsemlp.step_costs import step_costs
 from sparsemlp.study_run import StudyRun
 
@@ -107,8 +107,8 @@ def test_a_ramp_costs_what_its_levels_cost():
     # Two dense epochs and the first of the ramp at level 1, one at level 7, the others whole.
     expected = loaded(0.1, 3, 2) + loaded(0.7, 1, 2) + loaded(0.8, 6, 2)
     assert found.loaded_elements == expected
-    assert levels_of(run(**own)) == {LEVELS: 10}
-    assert levels_of(run(epochs=2, mask_start_epoch=5, block="2x2", ratio=0.8)) == {0: 2}
+    assert phases_of(run(**own)) == {MASKED: 10}
+    assert phases_of(run(epochs=2, mask_start_epoch=5, block="2x2", ratio=0.8)) == {DENSE: 2}
 
 
 def test_a_run_that_ends_before_it_masks_costs_what_a_dense_one_does():
@@ -153,12 +153,14 @@ def test_an_adaptive_ratio_costs_what_its_validation_losses_made_of_it():
     )
     finished = StudyRun("a", "finished", settings=own, records=records)
     # The dense epoch counts as the first masked one, and a loss of 5 takes a level back.
-    assert levels_of(finished) == {1: 2, 2: 2, 3: 1}
+    assert phases_of(finished) == {
+        Phase(level, frozen=False): epochs for level, epochs in {1: 2, 2: 2, 3: 1}.items()
+    }
     found = run_costs(finished)
     assert found is not None
     assert found.loaded_elements == loaded(0.1, 2) + loaded(0.2, 2) + loaded(0.3, 1)
     stopped = dataclasses.replace(finished, records=records[:3])
-    assert levels_of(stopped) is None
+    assert phases_of(stopped) is None
 
 
 def test_the_dropped_share_is_the_ratio_where_blocks_are_small_and_steps_where_not():
@@ -182,5 +184,21 @@ def test_validation_losses_that_are_not_finite_or_not_looked_at_do_not_matter():
         for number, loss in enumerate(losses, start=1)
     )
     # Up after the first, down after NaN, up again and frozen there.
-    found = levels_of(StudyRun("a", "unfinished", settings=settings, records=records))
-    assert found == {1: 2, 2: 4}
+    found = phases_of(StudyRun("a", "unfinished", settings=settings, records=records))
+    assert found == {Phase(1, frozen=False): 2, Phase(2, frozen=False): 2, Phase(2, frozen=True): 2}
+
+
+def test_frozen_masks_need_no_gradient_of_dropped_blocks():
+    own = {"block": "32x32", "ratio": 0.8, "mask_start_epoch": 1, "epochs": 10}
+    free = run_costs(run(**own, backward="straight_through"))
+    half = run_costs(run(**own, backward="straight_through", freeze_epoch=5))
+    masked = run_costs(run(**own, backward="masked"))
+    assert free is not None
+    assert half is not None
+    assert masked is not None
+    assert free.training_flops > masked.training_flops
+    assert 2 * half.training_flops == free.training_flops + masked.training_flops
+    assert half.loaded_elements == masked.loaded_elements
+    dense = run_costs(run(**own, backward="dense", freeze_epoch=5))
+    assert dense is not None
+    assert dense.training_flops > free.training_flops

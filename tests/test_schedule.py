@@ -13,6 +13,7 @@ from sparsemlp.schedule import (
     MaskSchedule,
     Phase,
     adaptive_level,
+    backward_at,
     cubic_level,
     plan_at,
 )
@@ -73,12 +74,22 @@ def test_a_frozen_mask_keeps_the_level_of_the_epoch_before(kind):
 def test_a_level_scales_the_ratios_of_masks_and_nothing_else():
     activation = ActivationPruning((8, 8), 0.5)
     plan = {"a": BlockMasking((2, 2), 0.8), "b": (BlockMasking((4, 4), 0.4), activation)}
-    assert plan_at(plan, LEVELS) == plan
-    halved = plan_at(plan, LEVELS // 2)
+    assert plan_at(plan, MASKED) == plan
+    halved = plan_at(plan, Phase(LEVELS // 2, frozen=False))
     assert halved == {
         "a": BlockMasking((2, 2), 0.4),
         "b": (BlockMasking((4, 4), 0.2), activation),
     }
+
+
+def test_a_frozen_mask_has_no_gradient_for_what_it_dropped():
+    frozen = Phase(LEVELS, frozen=True)
+    assert backward_at("straight_through", MASKED) == "straight_through"
+    assert backward_at("straight_through", frozen) == "masked"
+    # With the dense backward dX depends on the dropped weights: they have to go on.
+    assert backward_at("dense", frozen) == "dense"
+    plan = {"a": BlockMasking((2, 2), 0.8, "straight_through"), "b": BlockMasking((2, 2), 0.8)}
+    assert plan_at(plan, frozen) == dict.fromkeys("ab", BlockMasking((2, 2), 0.8))
 
 
 def test_an_unknown_schedule_is_refused(unchecked):

@@ -28,6 +28,7 @@ from tiny_training import (
 )
 
 from sparsemlp.evaluation import evaluate
+from sparsemlp.schedule import LEVELS, Phase
 from sparsemlp.train_state import Program, epoch_order, initial_state
 from sparsemlp.training import train_step
 
@@ -194,6 +195,29 @@ def test_a_dense_step_counts_no_masks_and_equals_that_of_a_dense_model(plain: Pr
     assert not any(np.any(count) for count in state.activity.values())
     assert all(np.all(kept) for kept in state.last_kept.values())
     assert other.activity == {}
+
+
+def test_frozen_straight_through_trains_the_kept_weights_as_ever_and_the_others_no_more():
+    masking: dict[str, Any] = {"mask_start_epoch": 1, "freeze_epoch": 2}
+    changes = {"backward": "straight_through", "weight_decay": 0.0}
+    program = built(**tiny.PLAIN | masking | changes)
+    held = program.at_phase(Phase(LEVELS, frozen=True))
+    assert {rule.backward for rule in held.model.plan.values()} == {"masked"}
+    start, _ = run(program, initial_state(program), 1)
+    before = jax.tree.map(np.array, start)
+    # The same masks with the gradient of every weight.
+    whole, _ = run(dataclasses.replace(program, frozen=True), start, 3)
+    found, _ = run(held, jax.tree.map(jnp.asarray, before), 3)
+    for path in PATHS:
+        one, other, first = (kernel(s.params, path) for s in (found, whole, before))
+        rows, cols = tiny.BLOCK
+        grid = before.memory["kept"][path].reshape(one.shape[0] // cols, one.shape[1] // rows)
+        kept = spread(grid)
+        assert 0 < kept.sum() < kept.size
+        np.testing.assert_allclose(one[kept], other[kept], rtol=1e-4, atol=1e-6)
+        assert np.any(one[kept] != first[kept])
+        assert np.any(other[~kept] != one[~kept])
+    np.testing.assert_allclose(found.totals["loss"], whole.totals["loss"], rtol=1e-5)
 
 
 def test_training_does_not_touch_the_masks_of_the_last_epoch(program: Program):
