@@ -11,6 +11,7 @@ import numpy as np
 
 from sparsemlp.files import write_whole
 from sparsemlp.history import History
+from sparsemlp.mask_activity import read_mask_activity
 from sparsemlp.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -29,17 +30,15 @@ def draw(folder: RunFolder, title: str) -> None:
 
     Raises:
       SaveError: the disk is full or refuses the write.
+      InputError: `mask_activity.npz` is damaged.
     """
     records = History(folder.metrics).read()
     if records:
         _save(_curves(records, title), folder.curves)
     if folder.mask_activity.is_file():
-        with np.load(folder.mask_activity) as file:
-            activity = {name: file[name] for name in file.files}
-        n_steps = int(activity.pop("masked_steps"))
-        activity.pop("dataset")
-        if activity and n_steps:
-            _save(_masks(activity, n_steps, title), folder.masks)
+        activity = read_mask_activity(folder.mask_activity)
+        if shares := activity.shares():
+            _save(_masks(shares, activity.masked_steps, title), folder.masks)
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -92,7 +91,7 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
     return figure
 
 
-def _masks(activity: dict[str, np.ndarray], n_steps: int, title: str) -> "Figure":
+def _masks(shares: dict[str, np.ndarray], n_steps: int, title: str) -> "Figure":
     """Heat maps of `[out, in]` orientation: a row of maps a block, a column a layer kind.
 
     Layers that are in no block have a row each.
@@ -100,9 +99,9 @@ def _masks(activity: dict[str, np.ndarray], n_steps: int, title: str) -> "Figure
     from matplotlib.figure import Figure
 
     maps: dict[tuple[str, str], np.ndarray] = {}
-    for path, counts in activity.items():
+    for path, share in shares.items():
         block, _, kind = path.removesuffix("/kernel").partition("/")
-        maps[block, kind] = counts
+        maps[block, kind] = share
     blocks = list(dict.fromkeys(block for block, _ in maps))
     kinds = sorted({kind for _, kind in maps}, key=lambda kind: (kind != "XPatch", kind))
     figure = Figure(figsize=(1.5 + 3 * len(kinds), 1 + 2 * len(blocks)), layout="constrained")
@@ -120,7 +119,7 @@ def _masks(activity: dict[str, np.ndarray], n_steps: int, title: str) -> "Figure
                 axes.set_axis_off()
                 continue
             image = axes.imshow(
-                maps[block, kind].T / n_steps,
+                maps[block, kind],
                 vmin=0,
                 vmax=1,
                 cmap="cividis",

@@ -20,6 +20,7 @@ from sparsemlp.evaluation import Evaluation
 from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.keeper import Keeper
+from sparsemlp.mask_activity import MaskActivity
 from sparsemlp.mask_options import mask_schedule
 from sparsemlp.mask_trees import mask_shapes
 from sparsemlp.parallel import own_copy, replicate
@@ -242,13 +243,13 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
 
     def _write_activity(self, state: TrainState, step: int) -> None:
         grids = mask_shapes(self.shapes.params, self.program.model.plan)
-        first = self.schedule.start * self.steps_per_epoch
-        arrays: dict[str, Any] = {
+        counts = {
             path: np.asarray(count).reshape(grids[path].grid_shape)
             for path, count in state.activity.items()
         }
-        arrays |= {"masked_steps": max(0, step - first), "dataset": self.dataset.source}
-        write_whole(self.folder.mask_activity, lambda file: np.savez(file, **arrays))
+        masked_steps = max(0, step - self.schedule.start * self.steps_per_epoch)
+        activity = MaskActivity(counts, masked_steps)
+        activity.write(self.folder.mask_activity, self.dataset.source)
 
     def _summarise(self) -> Record:
         records = self.history.read()

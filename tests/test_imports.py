@@ -52,6 +52,7 @@ LAYERS = (
         "environment",
         "manifest",
         "history",
+        "mask_activity",
         "run_folder",
         "progress",
         "rendezvous",

@@ -105,9 +105,9 @@ def test_pictures_are_replaced_and_nothing_is_left_beside_them(tmp_path):
 
 
 def test_layers_outside_blocks_have_a_row_each(tmp_path):
-    activity = {f"conv_{i}/kernel": np.arange(8).reshape(2, 4) % 5 for i in (2, 3, 8)}
-    figure = pictures._masks(activity, 4, "a title")
+    shares = {f"conv_{i}/kernel": np.arange(8).reshape(4, 2) % 5 / 4 for i in (2, 3, 8)}
+    figure = pictures._masks(shares, 4, "a title")
     drawn = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title() for axes in drawn] == ["conv_2", "conv_3", "conv_8"]
     assert all(axes.axison for axes in drawn)
-    np.testing.assert_array_equal(drawn[0].images[0].get_array(), activity["conv_2/kernel"].T / 4)
+    np.testing.assert_array_equal(drawn[0].images[0].get_array(), shares["conv_2/kernel"])

@@ -1,7 +1,6 @@
 """How often each block of the first ResMLP block's three linears was kept."""
 
 import contextlib
-import zipfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,8 +10,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from sparsemlp.costs import KINDS
+from sparsemlp.errors import InputError
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.style import SEQUENCE, WIDTH, name_backward, order_backwards
+from sparsemlp.mask_activity import read_mask_activity
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
 
@@ -83,16 +84,11 @@ def _one_each(study: Study, runs: list[StudyRun]) -> Iterator[tuple[str, StudyRu
 def _read(run: StudyRun) -> dict[str, np.ndarray]:
     """Shares `[out / rows, in / cols]` of each linear; empty where they are not to be had."""
     assert run.folder is not None
-    damaged = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
-    with (
-        contextlib.suppress(*damaged),
-        run.folder.mask_activity.open("rb") as stream,
-        np.load(stream) as file,
-    ):
-        n_steps = int(file["masked_steps"])
-        if n_steps > 0:
-            counts = {kind: file[f"block_0/{kind}/kernel"] for kind in KINDS}
-            return {kind: count.T / n_steps for kind, count in counts.items()}
+    with contextlib.suppress(InputError):
+        shares = read_mask_activity(run.folder.mask_activity).shares()
+        paths = {kind: f"block_0/{kind}/kernel" for kind in KINDS}
+        if shares.keys() >= set(paths.values()):
+            return {kind: shares[path] for kind, path in paths.items()}
     return {}
 
 
