@@ -1,48 +1,27 @@
 """Checkpoints that survive a kill, a full disk and a flipped byte.
 
-Orbax writes and reads the arrays; this module decides when a checkpoint counts. One folder per
-step, named by it, is an orbax checkpoint of two items, so that any orbax program can read it:
-
-* `state`: the non-empty leaves as a flat dictionary, named by their path (`params/patch/kernel`);
-* `manifest`: step, score, metadata, and dtype, shape and digest of every leaf, with a digest of
-  itself.
-
-A checkpoint is written under `.saving`, forced to the disk, and only then renamed to its step, so
-a folder that carries a step is complete unless the disk damaged it later.
+`orbax_folder` writes and reads one; this module decides which count and which are kept. A folder
+per step is named by it. A checkpoint is written under `.saving`, forced to the disk, and only then
+renamed to its step, so a folder that carries a step is complete unless the disk damaged it later.
 """
 
 import contextlib
 import dataclasses
-import json
-import math
-import os
 import re
 import shutil
 import warnings
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
 from sparsemlp.errors import InputError, SaveError
 from sparsemlp.files import Record, sync
-from sparsemlp.manifest import (
-    describe,
-    digest_of_array,
-    digest_of_record,
-    named_leaves,
-    require_same_leaves,
-)
-from sparsemlp.quiet_orbax import quiet_orbax, reason
-
-
-class _DamageError(Exception):
-    """A checkpoint whose bytes are not those that were saved."""
+from sparsemlp.manifest import named_leaves
+from sparsemlp.orbax_folder import DamageError, OrbaxFolders, manifest_of
+from sparsemlp.quiet_orbax import reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,15 +49,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
         self._scratch = self._directory / ".saving"
-        # Without these orbax waits for the other processes of a run, which save nothing.
-        alone = ocp.options.MultiprocessingOptions(
-            primary_host=jax.process_index(),
-            active_processes={jax.process_index()},
-            barrier_sync_key_prefix=f"process{jax.process_index()}",
-        )
-        options = ocp.CompositeOptions(multiprocessing_options=alone)
-        handler = ocp.CompositeCheckpointHandler(composite_options=options)
-        self._orbax = ocp.Checkpointer(handler, multiprocessing_options=alone)
+        self._folders = OrbaxFolders()
         self._damaged: set[str] = set()
         self.pinned: int | None = None
 
@@ -87,7 +58,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def close(self) -> None:
         """Releases what orbax holds; every save has ended before."""
-        self._orbax.close()
+        self._folders.close()
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint, ascending, without checking them."""
@@ -117,15 +88,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             SaveError: the disk is full or refuses the write.
         """
         arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}
-        manifest: dict[str, Any] = {
-            "step": step,
-            "score": None if score is None or math.isnan(score) else score,
-            "metadata": json.loads(json.dumps(metadata)),
-            "arrays": {
-                name: describe(a) | {"digest": digest_of_array(a)} for name, a in arrays.items()
-            },
-        }
-        manifest["digest"] = digest_of_record(manifest)
+        manifest = manifest_of(step, arrays, score, metadata)
         try:
             self._write(step, arrays, manifest)
         except Exception as error:
@@ -167,8 +130,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             identity = _identity(folder)
             tried.add(identity)
             try:
-                return self._read(folder, like)
-            except _DamageError as damage:
+                state, manifest = self._folders.read(folder, like)
+                return Restored(manifest["step"], state, manifest["metadata"])
+            except DamageError as damage:
                 if _identity(folder) == identity:  # else replaced or retired while it was read
                     self._damaged.add(folder.name)
                     warnings.warn(f"damaged checkpoint {folder} skipped: {damage}", stacklevel=2)
@@ -186,21 +150,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         ]
         return [folder for _, _, folder in sorted(found, reverse=True)]
 
-    def _write(self, step: int, arrays: dict[str, np.ndarray], manifest: dict[str, Any]) -> None:
+    def _write(self, step: int, arrays: dict[str, np.ndarray], manifest: Record) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch.mkdir(parents=True)
         fresh, final = self._scratch / str(step), self._directory / str(step)
-        with quiet_orbax(sum(array.nbytes for array in arrays.values())):
-            self._orbax.save(
-                fresh,
-                args=ocp.args.Composite(
-                    state=ocp.args.StandardSave({n: a for n, a in arrays.items() if a.size}),
-                    manifest=ocp.args.JsonSave(manifest),
-                ),
-            )
-        for folder, _, files in os.walk(fresh):
-            for name in [*files, "."]:
-                sync(Path(folder, name))
+        self._folders.write(fresh, arrays, manifest)
         if final.exists():
             replaced = final.with_suffix(".replaced")
             shutil.rmtree(replaced, ignore_errors=True)
@@ -226,40 +180,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def _score(self, folder: Path) -> float | None:
         try:
-            return self._manifest(folder)["score"]
-        except _DamageError:
+            return self._folders.manifest(folder)["score"]
+        except DamageError:
             return None
-
-    def _manifest(self, folder: Path) -> dict[str, Any]:
-        try:
-            with quiet_orbax():
-                args = ocp.args.Composite(manifest=ocp.args.JsonRestore())
-                manifest = dict(self._orbax.restore(folder, args=args)["manifest"])
-            intact = manifest.pop("digest") == digest_of_record(manifest)
-        except Exception as error:  # whatever damaged bytes make orbax raise
-            raise _DamageError(f"unreadable manifest, {reason(error)}") from error
-        if not intact:
-            raise _DamageError("the manifest does not match its digest")
-        return manifest
-
-    def _read(self, folder: Path, like: PyTree) -> Restored:
-        manifest = self._manifest(folder)
-        wanted = named_leaves(like)
-        require_same_leaves(folder, manifest["arrays"], wanted)
-        arrays = {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in wanted.items()}
-        targets = {name: array for name, array in arrays.items() if array.size}
-        try:
-            with quiet_orbax(sum(array.nbytes for array in arrays.values())):
-                args = ocp.args.Composite(state=ocp.args.StandardRestore(targets))
-                arrays |= self._orbax.restore(folder, args=args)["state"]
-        except Exception as error:  # whatever damaged bytes make orbax raise
-            raise _DamageError(f"unreadable state, {reason(error)}") from error
-        for name, array in arrays.items():
-            if digest_of_array(array) != manifest["arrays"][name]["digest"]:
-                raise _DamageError(f"leaf {name} does not match its digest")
-        leaves = [_on_default_device(arrays[name]) for name in wanted]
-        state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        return Restored(manifest["step"], state, manifest["metadata"])
 
 
 def _identity(folder: Path) -> tuple[str, int]:
@@ -268,8 +191,3 @@ def _identity(folder: Path) -> tuple[str, int]:
         return folder.name, folder.stat().st_ino
     except FileNotFoundError:
         return folder.name, 0
-
-
-def _on_default_device(array: np.ndarray) -> jax.Array:
-    placed = jnp.array(array)
-    return jax.device_put(placed, placed.sharding)
