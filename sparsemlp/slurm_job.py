@@ -17,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from sparsemlp.data import DataSets
 from sparsemlp.errors import InputError
 from sparsemlp.interruption import noted_signals
 from sparsemlp.sweep_folder import SweepFolder
-from sparsemlp.sweep_job import DataSets, epochs_of, name_of, train_job
+from sparsemlp.sweep_job import epochs_of, name_of, train_job
 from sparsemlp.sweep_progress import SweepReporter
 
 

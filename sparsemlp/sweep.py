@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from sparsemlp.data import LabelledImages
+from sparsemlp.data import DataSets, LabelledImages
 from sparsemlp.grid import Grid
 from sparsemlp.grouping import chooses_population
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.progress import TalkativeConsole
 from sparsemlp.sweep_folder import State, Sweep, SweepFolder, SweepRun
-from sparsemlp.sweep_job import DataSets, epochs_of, form_jobs, name_of, train_job
+from sparsemlp.sweep_job import epochs_of, form_jobs, name_of, train_job
 from sparsemlp.sweep_progress import SweepReporter
 from sparsemlp.sweep_runs import resolved, settle
 
@@ -121,7 +121,8 @@ def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
     known: dict[int, LabelledImages] = {}
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         for run in runs:
-            dataset = data.load(resolved(run))
+            settings = resolved(run)
+            dataset = data.load(settings.dataset, settings.data_dir, image_size=settings.image_size)
             known[id(dataset)] = dataset
     for dataset in known.values():
         if dataset.notice is not None:

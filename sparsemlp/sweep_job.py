@@ -9,12 +9,11 @@ import dataclasses
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
 import jax
 
-from sparsemlp.data import ImageDataset, load_images
+from sparsemlp.data import DataSets, ImageDataset
 from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
@@ -25,7 +24,7 @@ from sparsemlp.population import Member, train_population
 from sparsemlp.population import Outcome as PopulationOutcome
 from sparsemlp.progress import Reporter
 from sparsemlp.run import NotFiniteError, Run
-from sparsemlp.settings import Settings, describe_run
+from sparsemlp.settings import describe_run
 from sparsemlp.sweep_folder import SweepFolder, SweepRun
 from sparsemlp.sweep_runs import resolved, why_other_run
 
@@ -41,26 +40,6 @@ class Outcome:
 
 
 _OCCUPIED = Outcome("occupied", "another process is training it")
-
-
-class DataSets:
-    """The data sets of a sweep, each loaded once."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[tuple[str, Path | None, int | None], ImageDataset | ImageSet] = {}
-
-    def load(self, settings: Settings) -> ImageDataset | ImageSet:
-        """The data set of a run.
-
-        Raises:
-          InputError: it cannot be found or is damaged.
-        """
-        key = settings.dataset, settings.data_dir, settings.image_size
-        if key not in self._loaded:
-            self._loaded[key] = load_images(
-                settings.dataset, settings.data_dir, image_size=settings.image_size
-            )
-        return self._loaded[key]
 
 
 def form_jobs(runs: Sequence[SweepRun], *, together: bool = False) -> list[list[SweepRun]]:
@@ -243,7 +222,7 @@ def _prepare(
         raise InputError(why)
     place.failure.unlink(missing_ok=True)
     settings = resolved(run)
-    dataset = data.load(settings)
+    dataset = data.load(settings.dataset, settings.data_dir, image_size=settings.image_size)
     resume = place.config.exists()
     if not resume:
         place.create()

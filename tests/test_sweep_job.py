@@ -11,6 +11,7 @@ from rich.console import Console
 
 from sparsemlp.config import Config
 from sparsemlp.config_file import to_json
+from sparsemlp.data import DataSets
 from sparsemlp.errors import InputError
 from sparsemlp.interruption import Interruption
 from sparsemlp.population_run import Outcome as MemberOutcome
@@ -19,7 +20,6 @@ from sparsemlp.run import NotFiniteError, Run
 from sparsemlp.settings import resolve
 from sparsemlp.sweep_folder import SweepFolder, SweepRun
 from sparsemlp.sweep_job import (
-    DataSets,
     Outcome,
     epochs_of,
     form_jobs,
@@ -115,18 +115,6 @@ def test_a_member_that_cannot_go_on_leaves_the_others_alone(run, folder, monkeyp
     assert [outcome.end for outcome in outcomes] == ["failed", "finished", "finished"]
     assert "lacks records" in folder.run("r0.25").read_failure()
     assert not folder.run("r0.5").failure.exists()
-
-
-def test_a_data_set_is_loaded_once(run, monkeypatch):
-    asked = []
-    loaded = tiny.dataset()
-    monkeypatch.setattr(
-        "sparsemlp.sweep_job.load_images", lambda *k, **_: asked.append(k) or loaded
-    )
-    data = DataSets()
-    settings = resolve(run.config, run.config.dataset)
-    assert data.load(settings) is data.load(settings) is loaded
-    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,26 @@ def load_images(
         raise InputError(f"data set {name!r} cannot be read: {error.strerror or error}") from error
 
 
+class DataSets:
+    """Data sets, each loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, Path | None, int | None], ImageDataset | ImageSet] = {}
+
+    def load(
+        self, name: str, data_dir: Path | None, *, image_size: int | None = None
+    ) -> ImageDataset | ImageSet:
+        """A data set, as `load_images` finds it.
+
+        Raises:
+            InputError: It cannot be found or is damaged.
+        """
+        key = name, data_dir, image_size
+        if key not in self._loaded:
+            self._loaded[key] = load_images(name, data_dir, image_size=image_size)
+        return self._loaded[key]
+
+
 def _opened(name: str, data_dir: Path | None, image_size: int) -> ImageSet:
     try:
         return open_image_set(name, data_dir, image_size=image_size)

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import tiny
 from tiny_images import write_folder
 
-from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
+from sparsemlp.data import DataSets, ImageDataset, LabelledImages, is_streamed, load_images, named
 from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.errors import InputError
 
@@ -59,3 +60,16 @@ def test_a_folder_of_another_form_says_what_is_missing_and_nothing_of_small_sets
 def test_a_name_that_no_file_can_have_is_an_error_in_words(name):
     with pytest.raises(InputError, match="cannot be read: File name too long"):
         load_images(name)
+
+
+def test_a_data_set_is_loaded_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        named, "load_images", lambda *k, **_: asked.append(k) or tiny.dataset(len(asked))
+    )
+    data = DataSets()
+    first = data.load("tiny.npz", None)
+    assert data.load("tiny.npz", None) is first
+    assert data.load("tiny.npz", Path("elsewhere")) is not first
+    assert data.load("tiny.npz", None, image_size=64) is not first
+    assert len(asked) == 3
