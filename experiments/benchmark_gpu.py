@@ -30,7 +30,9 @@ from sparsemlp.files import Record, write_json
 from sparsemlp.history import History
 
 N_FIRST = 12
-"""Points that come before PyTorch and the training steps."""
+"""Points that come before PyTorch and the training steps, where there is time for them."""
+_FIRST = 0.4
+"""Share of the time that these may take of what the checks leave."""
 _STEPS_UNTIL, _LONGEST_STEP, _LONGEST_CHECK = 0.75, 120.0, 150.0
 """Share of the time after which no training step begins; seconds that one may take, and that
 comparing an engine with the reference may."""
@@ -66,7 +68,7 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
         right = check(folder, engines, options)
         points = tiny_points() if options.smoke else all_points()
 
-        def measure(some: Sequence[Point]) -> None:
+        def measure(some: Sequence[Point], until: float) -> None:
             measure_points(
                 folder,
                 some,
@@ -76,9 +78,10 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
                 status,
                 rounds=options.rounds,
                 is_trial=options.smoke,
+                until=until,
             )
 
-        measure(points[:N_FIRST])
+        measure(points[:N_FIRST], budget.after(_FIRST))
         write_report(folder)
         status.update("PyTorch")
         # The other processes need the memory that this one's allocator has gathered.
@@ -91,7 +94,7 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
             status.update(" ".join(words[:3]))
             measure_step(folder, words, budget, options)
         write_report(folder)
-        measure(points[N_FIRST:])
+        measure(points, until=1.0)
     text = write_report(folder)
     print(text if len(text) < 20_000 else f"{folder / 'table.md'}: {len(text.splitlines())} lines")
     if budget.left < 0 or not budget.allows("point"):

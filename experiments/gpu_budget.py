@@ -24,9 +24,13 @@ class Budget:
         """From 0 to 1."""
         return 1 - self.left / self._seconds
 
-    def allows(self, kind: str) -> bool:
-        """Whether one more of a kind is expected to end in time."""
-        return self.left > self._longest.get(kind, 0.0)
+    def after(self, share: float) -> float:
+        """The share of the whole time that is used once that share of what is left is."""
+        return self.share_used + share * (1 - self.share_used)
+
+    def allows(self, kind: str, until: float = 1.0) -> bool:
+        """Whether one more of a kind is expected to end before that share of the time is used."""
+        return self.left - (1 - until) * self._seconds > self._longest.get(kind, 0.0)
 
     def note(self, kind: str, seconds: float) -> None:
         """Remembers what one of a kind took."""

@@ -32,6 +32,7 @@ def measure_points(
     *,
     rounds: int,
     is_trial: bool,
+    until: float = 1.0,
 ) -> None:
     """Adds a record for each point that is not there yet, while there is time.
 
@@ -47,6 +48,7 @@ def measure_points(
       status: is told what is measured.
       rounds: turns of each contender.
       is_trial: whether nothing is measured.
+      until: share of the time of the budget that may be used.
 
     Raises:
       DeviceLostError: the device does not answer any more.
@@ -57,7 +59,7 @@ def measure_points(
     for point in points:
         if str(point) in done:
             continue
-        if not budget.allows("point"):
+        if not budget.allows("point", until):
             return
         status.update(str(point))
         began = time.monotonic()

@@ -22,3 +22,18 @@ def test_a_piece_begins_only_if_the_longest_of_its_kind_would_fit(monkeypatch: p
     assert budget.allows("step")
     now = 161.0
     assert not budget.allows("step")
+
+
+def test_a_part_of_the_time_is_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr(gpu_budget.time, "monotonic", lambda: now)
+    budget = Budget(1.0)
+    now = 30.0
+    until = budget.after(0.4)
+    assert until == pytest.approx(0.7)  # of 60 s: 30 and 0.4 * 30
+    budget.note("point", 5.0)
+    now = 36.0
+    assert budget.allows("point", until)
+    now = 38.0
+    assert not budget.allows("point", until)
+    assert budget.allows("point")

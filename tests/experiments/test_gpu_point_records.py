@@ -68,3 +68,11 @@ def test_a_point_that_breaks_without_an_engine_is_passed_over(tmp_path, monkeypa
     measure_points(tmp_path, POINTS[:1], ENGINES, ceilings, budget, status, rounds=1, is_trial=True)
     (record,) = History(tmp_path / "products.jsonl").read()
     assert record["failed"] == {said: "an illegal address"}
+
+
+def test_points_leave_time_to_what_comes_after_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_point_records, "measure_point", None)
+    status = SimpleNamespace(update=lambda _: None)
+    budget, rest = Budget(1.0), {"rounds": 1, "is_trial": True, "until": 0.0}
+    measure_points(tmp_path, POINTS, ENGINES, Ceilings(1e12, {}), budget, status, **rest)
+    assert History(tmp_path / "products.jsonl").read() == []
