@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,8 @@ from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.plan import masked_kernels
 from sparsemlp.selection import block_scores
 
+_TOLERANCE = 1e-5
+"""By which sums of float32 in another order may differ, as a share of the largest score."""
 MODELS = ("resmlp_cifar10", "resmlp_imagenet", "resmlp_s12", "resmlp_s24", "resmlp_b24")
 
 
@@ -78,7 +81,8 @@ def selection_costs(options: Selection) -> Record:
       options, and the environment.
 
     Raises:
-      InputError: the model or the engine is unknown, or the block or the ratio will not do.
+      InputError: the model or the engine is unknown, the block or the ratio will not do, or the
+        engine scores blocks wrongly on this device.
     """
     model = build_model(options)
     contenders = parts(model, options)
@@ -124,11 +128,14 @@ def parts(model: ResMLP, options: Selection) -> dict[str, Contender]:
     params = jax.jit(model.init)(jax.random.key(0), images[:1])["params"]
     masks = jax.jit(lambda params: select_masks(params, plan, engine))(params)
 
-    def scores(params: Any) -> list[Any]:
-        return [
-            block_scores(kernel, rule.block, rule.score, path, engine)
+    def scores(params: Any, engine: str = engine) -> dict[str, Any]:
+        return {
+            path: block_scores(kernel, rule.block, rule.score, path, engine)
             for path, kernel, rule in masked_kernels(params, plan)
-        ]
+        }
+
+    right = jax.jit(lambda params: scores(params, "reference"))(params)
+    check_scores(engine, jax.jit(scores)(params), right)
 
     def step(arrays: Any) -> Any:
         def loss(params: Any, images: Any) -> Any:
@@ -144,6 +151,17 @@ def parts(model: ResMLP, options: Selection) -> dict[str, Contender]:
         "lists": repeated(block_lists, masks),
         "step": repeated(step, (params, images)),
     }
+
+
+def check_scores(engine: str, found: Mapping[str, Any], right: Mapping[str, Any]) -> None:
+    """Raises InputError if an engine scores the blocks of a kernel otherwise than `reference`."""
+    for path, scores in right.items():
+        off = float(jnp.max(jnp.abs(found[path] - scores)) / jnp.max(jnp.abs(scores)))
+        if not off <= _TOLERANCE:
+            raise InputError(
+                f"--engine={engine} is wrong on this device and is not timed: its scores of "
+                f"{path} are off by {off:.1e} of the largest"
+            )
 
 
 def block_lists(masks: Masks) -> list[Any]:

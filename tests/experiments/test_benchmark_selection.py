@@ -30,6 +30,22 @@ def test_parts_and_their_shares_are_printed_and_written(tmp_path, monkeypatch, c
     assert all(milliseconds > 0 for milliseconds in record["median_ms"].values())
 
 
+@pytest.mark.parametrize("factor", [1.001, float("nan")])
+def test_scores_that_are_wrong_are_not_timed(monkeypatch, factor):
+    right = benchmark_selection.block_scores
+
+    def scores(kernel, block, score, path, engine):
+        found = right(kernel, block, score, path, "reference")
+        return found if engine == "reference" else found.at[0, 0].multiply(factor)
+
+    monkeypatch.setattr(benchmark_selection, "block_scores", scores)
+    monkeypatch.setattr(benchmark_selection.presets, "resmlp_cifar10", tiny)
+    options = Selection("resmlp_cifar10", "16x16", 0.5, batch_size=2, rounds=1)
+    words = r"--engine=auto is wrong on this device .* scores of block_0/XChannel1/kernel are off"
+    with pytest.raises(InputError, match=words):
+        benchmark_selection.selection_costs(options)
+
+
 def test_every_layer_is_masked_where_the_block_divides_the_tokens():
     assert build_model(Selection("resmlp_cifar10")).plan.keys() == {
         "*/XChannel?/kernel",
