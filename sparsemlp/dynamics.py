@@ -40,7 +40,8 @@ class Dynamics:
     Attributes:
       score_decay: share of the last step's scores in those of this step, in `[0, 1)`: an
         exponential mean over the steps.
-      hysteresis: a dropped block returns only if its score exceeds a kept one's by this share.
+      hysteresis: a dropped block returns only if its score exceeds a kept one's by this share of
+        that one's size.
       dropped_decay: factor of the dropped weights that is added to their gradient, SR-STE's
         decay (Zhou et al., arXiv 2102.04010, equation 8); with Adam it is normalised like any
         other gradient.
@@ -145,7 +146,8 @@ def select_dynamic_masks(
                 score = _mean(scores[path], score, dynamics.score_decay)
                 scores[path] = score
         if dynamics.hysteresis > 0:
-            favoured = score * jnp.float32(1 + dynamics.hysteresis)
+            more, less = jnp.float32(1 + dynamics.hysteresis), jnp.float32(1 - dynamics.hysteresis)
+            favoured = score * jnp.where(score < 0, less, more)
             score = jnp.where(memory["kept"][path], favoured, score)
         if n_kept_blocks(score.size, rule.ratio) == score.size:
             masks[path] = every_block(shape, rule.block)

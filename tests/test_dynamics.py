@@ -20,6 +20,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import flatten_masks, select_masks
 from sparsemlp.plan import Plan
 from sparsemlp.rules import BlockMasking
+from sparsemlp.selection import l2
 
 BY_GRADIENT: Plan = {"*/kernel": BlockMasking((2, 4), 0.5, "straight_through", "gradient")}
 
@@ -72,6 +73,22 @@ def test_hysteresis_lets_a_block_return_only_past_its_margin():
     assert kept(select(flicker, memory, dynamics)[0]) == [4, 5, 6, 7]
     better = with_norms([2.3, 1, 1, 1, 2, 2, 2, 2])
     assert kept(select(better, memory, dynamics)[0]) == [0, 4, 5, 6]
+
+
+def test_hysteresis_favours_kept_blocks_of_scores_below_zero_too():
+    def below_zero(blocks):
+        return l2(blocks) - 10
+
+    plan: Plan = {"*/kernel": BlockMasking((2, 4), 0.5, score=below_zero)}
+    dynamics = Dynamics(hysteresis=0.1)
+
+    def choose(norms, memory):
+        return select_dynamic_masks(with_norms(norms), plan, dynamics, memory, frozen=False)
+
+    _, memory = choose([1, 1, 1, 1, 2, 2, 2, 2], initial_memory(parameters(), plan, dynamics))
+    # A kept block counts as -8 + 0.8: -7.9 does not displace it, -7.1 does.
+    assert kept(choose([2.1, 1, 1, 1, 2, 2, 2, 2], memory)[0]) == [4, 5, 6, 7]
+    assert kept(choose([2.9, 1, 1, 1, 2, 2, 2, 2], memory)[0]) == [0, 4, 5, 6]
 
 
 def test_a_frozen_mask_is_the_one_remembered_whatever_the_weights():
