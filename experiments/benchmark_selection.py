@@ -121,7 +121,11 @@ def build_model(options: Selection) -> ResMLP:
 
 
 def parts(model: ResMLP, options: Selection) -> dict[str, Contender]:
-    """What is measured, by name."""
+    """What is measured, by name.
+
+    Raises:
+      InputError: the engine scores blocks wrongly on this device.
+    """
     plan, engine = model.plan, options.engine
     shape = (options.batch_size, model.image_size, model.image_size, model.channels)
     images = jax.random.normal(jax.random.key(1), shape)
