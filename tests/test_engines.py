@@ -1,6 +1,5 @@
 """Which engine computes a layer, and what one that cannot says."""
 
-import functools
 import logging
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -8,69 +7,29 @@ from typing import Any, get_args
 import jax
 import jax.numpy as jnp
 import pytest
+from engine_doubles import (
+    LAYER,
+    Able,
+    Choosy,
+    MeantForElsewhere,
+    MeantForHere,
+    Unable,
+    choose,
+    put_first,
+)
 
-from pallas_kernels import ENGINES, Phase, Reference, SparseLayer
+from pallas_kernels import ENGINES, Phase, SparseLayer
 from pallas_kernels.cpu import library
 from pallas_kernels.cpu.build import WAY_OUT, BuildError
 from sparsemlp import BlockMask, engines, sparse_linear
-from sparsemlp.engines import choose_engine, choose_fused
+from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
 
-LAYER = SparseLayer((64, 64), (32, 32), 3, -1, "float32")
 PHASES: tuple[Phase, ...] = get_args(Phase)
 EVERY_PHASE = pytest.mark.parametrize("phase", PHASES)
 on_a_processor = pytest.mark.skipif(
     jax.default_backend() != "cpu", reason="engine cpu computes on processors"
 )
-
-choose = functools.partial(choose_engine, phase="product", n_rows=8)
-
-
-class Unable(Reference):
-    name = "unable"
-
-    def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
-        return f"blocks of {layer.block} on {platform} need an abacus: install abacus"
-
-
-class MeantForHere(Unable):
-    """Cannot run where it is meant to."""
-
-    platforms = ("cpu", "gpu", "tpu")
-
-
-class MeantForElsewhere(Unable):
-    platforms = ("abacus",)
-
-
-class Able(Reference):
-    name = "able"
-
-
-class Choosy(Able):
-    """Pays for one phase alone, from a number of rows on."""
-
-    def __init__(self, phase: Phase, least_rows: int = 0) -> None:
-        self.phase, self.least_rows = phase, least_rows
-
-    def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
-        return phase == self.phase and n_rows >= self.least_rows
-
-
-class Fuses(Able):
-    """Fuses layers of one block that expand and contract."""
-
-    name = "fuses"
-
-    def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
-        expands = first.kernel_shape[0] < second.kernel_shape[0]
-        return first.block == second.block and expands
-
-
-def put_first(monkeypatch, *found: Reference) -> None:
-    """Puts engines before those of this version in the order of preference."""
-    order: dict[str, Any] = {engine.name: engine for engine in found}
-    monkeypatch.setattr(engines, "ENGINES", order | ENGINES)
 
 
 @pytest.fixture
@@ -254,56 +213,6 @@ def test_the_cpu_engine_is_refused_for_what_it_does_not_compute():
     assert choose("auto", wide).name == "reference"
     with pytest.raises(InputError, match="engine 'cpu' cannot run here"):
         choose("cpu", wide)
-
-
-def pair(
-    first: tuple[int, int] = (32, 32), second: tuple[int, int] = (32, 32)
-) -> tuple[SparseLayer, SparseLayer]:
-    """Two layers, one after the other, of these blocks."""
-    return (
-        SparseLayer((64, 256), first, 3, -1, "float32"),
-        SparseLayer((256, 64), second, 3, -1, "float32"),
-    )
-
-
-def test_two_layers_are_fused_by_an_engine_that_says_it_can(monkeypatch):
-    put_first(monkeypatch, Fuses())
-    fused = choose_fused("auto", pair(), 8)
-    assert fused is not None
-    assert fused.name == "fuses"
-    assert choose_fused("fuses", pair(), 8) is fused
-
-
-@pytest.mark.parametrize("name", ["auto", "fuses"])
-def test_two_layers_that_an_engine_does_not_fuse_are_not_fused(monkeypatch, name):
-    put_first(monkeypatch, Fuses())
-    assert choose_fused(name, pair((32, 32), (16, 16)), 8) is None
-    expanding, contracting = pair()
-    assert choose_fused(name, (contracting, expanding), 8) is None
-
-
-def test_the_reference_fuses_nothing():
-    assert choose_fused("reference", pair(), 8) is None
-
-
-def test_two_layers_are_fused_only_if_that_pays_for_both(monkeypatch):
-    class PaysForSmallBlocks(Fuses):
-        def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
-            return phase == "mlp" and layer.block == (16, 16)
-
-        def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
-            return True
-
-    put_first(monkeypatch, PaysForSmallBlocks())
-    assert choose_fused("auto", pair((16, 16), (16, 16)), 8) is not None
-    for blocks in (((16, 16), (32, 32)), ((32, 32), (16, 16)), ((32, 32), (32, 32))):
-        chosen = choose_fused("auto", pair(*blocks), 8)
-        assert chosen is None or chosen.name != "fuses"
-
-
-def test_an_engine_that_cannot_run_is_refused_for_two_layers_too(with_unable):
-    with pytest.raises(InputError, match="install abacus"):
-        choose_fused("unable", pair(), 8)
 
 
 def test_auto_gives_every_reason_where_nothing_can_run(monkeypatch):

@@ -7,118 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from layers import LAYERS, LEAVES
 
 import sparsemlp
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("pallas_kernels", "sparsemlp", "experiments")
 """A package may import those before it."""
-
-LAYERS = (
-    ("errors", "options", "image_mixing"),
-    ("paths",),
-    ("data",),
-    (
-        "augment",
-        "averaging",
-        "blocks",
-        "gelu",
-        "spread",
-        "config",
-        "files",
-        "hardware",
-        "host_memory",
-        "interruption",
-        "lifeline",
-        "lock",
-        "learning_rates",
-        "losses",
-        "marked_yaml",
-        "metrics",
-        "quiet_orbax",
-        "relay",
-        "tensorboard",
-        "varying",
-        "windows",
-    ),
-    (
-        "config_file",
-        "optimizer",
-        "parallel",
-        "accumulation",
-        "costs",
-        "masks",
-        "engines",
-        "environment",
-        "manifest",
-        "history",
-        "mask_activity",
-        "run_folder",
-        "progress",
-        "rendezvous",
-    ),
-    ("place",),
-    ("processes",),
-    ("grid_keys", "slurm_options", "sweep_folder", "sweep_progress"),
-    ("grid_file", "orbax_folder"),
-    ("selection", "checkpoint", "pictures"),
-    ("rules", "resume"),
-    ("plan", "activations", "gradient_pruning", "step_costs"),
-    ("mask_trees",),
-    (
-        "linear",
-        "image_activations",
-        "dynamics",
-        "dropped_weights",
-        "schedule",
-        "budgets",
-        "exchange",
-        "scaling",
-    ),
-    ("mlp", "convolution", "scaling_points", "best_epoch"),
-    ("mixing", "image_modules"),
-    ("modules", "model_string"),
-    ("resmlp", "resnet", "mask_options"),
-    ("presets",),
-    ("recipes",),
-    ("stream_options", "option_ranges"),
-    ("settings",),
-    ("study_run", "published"),
-    ("labels", "seeds", "run_costs"),
-    ("study",),
-    ("runs_table", "comparison", "environment_table"),
-    ("comparison_table",),
-    ("figures",),
-    ("report",),
-    ("train_state", "grouping", "run_names"),
-    ("forward_backward", "program", "keeper"),
-    ("evaluation",),
-    ("training", "epoch_record"),
-    ("trainer", "recorder", "population_program"),
-    ("stream_trainer", "follower"),
-    ("run", "population_trainer", "rehearsal"),
-    ("population_run", "exit_codes", "grid_check"),
-    ("population", "command_line", "grid"),
-    ("sweep_runs",),
-    ("sweep_job",),
-    ("sweep", "slurm_job"),
-    ("slurm",),
-    ("__init__",),
-)
-"""A module of sparsemlp may import those of the layers before its own; `data` is one concept."""
-
-LEAVES = {
-    "data": {"errors", "paths"},
-    "augment": {"errors", "image_mixing"},
-    "losses": {"errors"},
-    "metrics": {"errors"},
-    "checkpoint": {"errors", "files", "manifest", "orbax_folder", "quiet_orbax"},
-    "orbax_folder": {"files", "manifest", "quiet_orbax"},
-    "manifest": {"errors", "files"},
-    "quiet_orbax": set(),
-    "files": {"errors"},
-}
-"""All that modules which know none of the others may import of sparsemlp, helpers of their own."""
 
 Graph = Mapping[str, set[str]]
 
