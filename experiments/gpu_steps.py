@@ -8,10 +8,12 @@ each contender has one of its own. A batch that would not fit is halved until it
 """
 
 import dataclasses
+import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,22 +43,40 @@ from sparsemlp.options import cli
 from sparsemlp.plan import Plan
 
 RATIO = 0.8
+_TURN_SECONDS = 0.1
+"""How long a turn takes at least."""
 
 
 def _tiny(**changes: Any) -> ResMLP:
     return ResMLP(image_size=32, patch_size=8, dim=32, depth=1, expansion=2, **changes)
 
 
-MODELS: dict[str, tuple[Callable[..., ResMLP], int, tuple[int, int], bool]] = {
-    "resmlp_b24": (resmlp_b24, 64, (64, 64), False),
-    "resmlp_imagenet": (resmlp_imagenet, 256, (64, 64), True),
-    "resmlp_s24": (resmlp_s24, 256, (64, 64), False),
-    "resmlp_s12": (resmlp_s12, 256, (64, 64), False),
-    "resmlp_cifar10": (resmlp_cifar10, 128, (32, 32), True),
-    "tiny": (_tiny, 2, (32, 32), False),
+class Case(NamedTuple):
+    """A model as it is timed.
+
+    Attributes:
+      make: makes the model.
+      batch: images in a step.
+      block: of the mask.
+      with_tokens: whether the token mixing, whose sides the block then divides, is masked beside
+        the channel mixing.
+    """
+
+    make: Callable[..., ResMLP]
+    batch: int
+    block: tuple[int, int]
+    with_tokens: bool
+
+
+MODELS = {
+    "resmlp_b24": Case(resmlp_b24, 64, (64, 64), with_tokens=False),
+    "resmlp_imagenet": Case(resmlp_imagenet, 256, (64, 64), with_tokens=True),
+    "resmlp_s24": Case(resmlp_s24, 256, (64, 64), with_tokens=False),
+    "resmlp_s12": Case(resmlp_s12, 256, (64, 64), with_tokens=False),
+    "resmlp_cifar10": Case(resmlp_cifar10, 128, (32, 32), with_tokens=True),
+    "tiny": Case(_tiny, 2, (32, 32), with_tokens=False),
 }
-"""By name, the ones that tell most first: model, images in a step, block, and whether the token
-mixing, whose sides the block then divides, is masked beside the channel mixing."""
+"""By name, the ones that tell most first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,18 +98,21 @@ class Options:
 
 
 def main() -> int:
-    """Measures the step that the command line names."""
+    """Measures the step that the command line names, and then, if it masks, its selection."""
     try:
         options = cli(Options, description=__doc__)
-        write_json(options.out, measure_step(options))
+        record, selection = measure_step(options)
+        write_json(options.out, record)
+        if selection is not None:
+            write_json(options.out, record | selection())
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def measure_step(options: Options) -> Record:
-    """The record of a step.
+def measure_step(options: Options) -> tuple[Record, Callable[[], Record] | None]:
+    """The record of a step, and what measures its selection, if there is one, to be added to it.
 
     Raises:
       InputError: an option that is unknown, or an engine that cannot run here.
@@ -121,17 +144,26 @@ def measure_step(options: Options) -> Record:
         return jax.lax.fori_loop(0, n_steps, lambda _, own: step(own[0], own[1], images), given)
 
     given = (params, optimizer.init(params))
+    n_calls_a_turn = 1
     compiled = jax.jit(steps, donate_argnums=0).lower(given, images).compile()
     analysis: Any = compiled.memory_analysis()
     kept = jax.tree.map(jnp.copy, params)
 
     def run(n_calls: int) -> None:
         nonlocal given
-        for _ in range(n_calls):
+        for _ in range(n_calls * n_calls_a_turn):
             given = compiled(given, images)
         jax.block_until_ready(given)
 
-    timed, failed = time_loops({"step": run}, n_steps, options.rounds)
+    run(1)
+    began = time.perf_counter()
+    run(1)
+    warm_seconds = 0.0
+    if not options.smoke:
+        n_calls_a_turn = math.ceil(_TURN_SECONDS / (time.perf_counter() - began))
+        warm_seconds = WARM_SECONDS
+    n_times = n_steps * n_calls_a_turn
+    timed, failed = time_loops({"step": run}, n_times, options.rounds, warm_seconds)
     if failed:
         raise InputError(failed["step"])
     memory = jax.devices()[0].memory_stats() or {}
@@ -149,7 +181,7 @@ def measure_step(options: Options) -> Record:
         "planned_bytes": analysis.temp_size_in_bytes,
         "allocator_peak_bytes": memory.get("peak_bytes_in_use"),
     }
-    return record if is_dense else record | _selection(model, kept, options)
+    return record, None if is_dense else lambda: _selection(model, kept, options)
 
 
 def fitting_batch(model: ResMLP, batch: int, limit: int | None) -> tuple[int, int]:
@@ -172,9 +204,12 @@ def _selection(model: ResMLP, params: Any, options: Options) -> Record:
     """Milliseconds of the selection of all masks, and of the lists that kernels make of them."""
 
     def select(params: Any) -> Any:
-        return [mask.kept for mask in flatten_masks(select_masks(params, model.plan)).values()]
+        masks = select_masks(params, model.plan, model.engine)
+        return [mask.kept for mask in flatten_masks(masks).values()]
 
-    masks = flatten_masks(jax.eval_shape(lambda p: select_masks(p, model.plan), params))
+    masks = flatten_masks(
+        jax.eval_shape(lambda p: select_masks(p, model.plan, model.engine), params)
+    )
     grids = [
         (m.kernel_shape[0] // m.block[1], m.kernel_shape[1] // m.block[0]) for m in masks.values()
     ]
@@ -196,7 +231,7 @@ def _selection(model: ResMLP, params: Any, options: Options) -> Record:
 
 def _loss(model: ResMLP) -> Callable[[Any, Any], Any]:
     def loss(params: Any, images: Any) -> Any:
-        masks = select_masks(params, model.plan)
+        masks = select_masks(params, model.plan, model.engine)
         logits: Any = model.apply({"params": params, "masks": masks}, images, train=True)
         targets = jax.nn.one_hot(jnp.zeros(len(logits), int), logits.shape[-1])
         return jnp.mean(cross_entropy(logits, targets))
