@@ -68,14 +68,12 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
         own = dataclasses.replace(config, ratio=options.ratio, engine=engine)
         contenders[f"{engine}: {masked}"] = jax_steps(dataset, own)
     contenders |= {text: jax_steps(dataset, own) for text, own in others.items()}
-    has_torch = resmlp and importlib.util.find_spec("torch") is not None
-    if has_torch:
-        contenders |= _pytorch_steps(dataset, options, masked)
-    elif resmlp:
-        print("PyTorch is not installed (extra `peers`): its rows are left out", file=sys.stderr)
+    device = pytorch_device() if resmlp else None
+    if device is not None:
+        contenders |= _pytorch_steps(dataset, options, masked, device)
     seconds = take_turns(contenders, options.rounds, options.steps)
     title = f"{options.model}, training step, batch {options.batch_size}, float32"
-    print_table(title, seconds, "dense", ("torch",) if has_torch else ())
+    print_table(title, seconds, "dense", ("torch",) if device is not None else ())
 
 
 def _read_more(text: str, config: Config) -> Config:
@@ -113,7 +111,28 @@ def _engines_here(options: Step) -> list[str]:
     ]
 
 
-def _pytorch_steps(dataset: ImageDataset, options: Step, masked: str) -> dict[str, Contender]:
+def pytorch_device() -> str | None:
+    """PyTorch's name of the kind of device that JAX uses; None, and a word why, if it has none."""
+    platform = jax.default_backend()
+    reason = ""
+    if importlib.util.find_spec("torch") is None:
+        reason = "is not installed (extra `peers`)"
+    elif platform == "gpu":
+        torch = importlib.import_module("torch")
+        if torch.cuda.is_available():
+            return "cuda"
+        reason = f"{torch.__version__} finds no GPU"
+    elif platform != "cpu":
+        reason = f"has nothing to compare with on {platform}"
+    if not reason:
+        return "cpu"
+    print(f"PyTorch {reason}: its rows are left out", file=sys.stderr)
+    return None
+
+
+def _pytorch_steps(
+    dataset: ImageDataset, options: Step, masked: str, device: str
+) -> dict[str, Contender]:
     from torch_resmlp import training_steps
 
     peers = {"dense": 0.0}
@@ -126,6 +145,7 @@ def _pytorch_steps(dataset: ImageDataset, options: Step, masked: str) -> dict[st
             options.batch_size,
             parse_block(options.block),
             ratio,
+            device,
         )
         for name, ratio in peers.items()
     }

@@ -98,7 +98,12 @@ class ResMLP(torch.nn.Module):
 
 
 def training_steps(
-    images: np.ndarray, labels: np.ndarray, batch_size: int, block: tuple[int, int], ratio: float
+    images: np.ndarray,
+    labels: np.ndarray,
+    batch_size: int,
+    block: tuple[int, int],
+    ratio: float,
+    device: str = "cpu",
 ) -> Callable[[int], None]:
     """A function that trains for so many steps.
 
@@ -111,15 +116,18 @@ def training_steps(
       batch_size: images in a step.
       block: block of the mask, rows over outputs.
       ratio: fraction of blocks to drop; 0 is dense.
+      device: where it trains, with the images there from the start; products on a GPU take TF32,
+        as XLA's do.
     """
-    model = ResMLP(block, ratio)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    model = ResMLP(block, ratio).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=1e-4)
-    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-    targets = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), 10).float()
+    pixels = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).contiguous()
+    targets = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), 10).float().to(device)
 
     def train(n_steps: int) -> None:
         for _ in range(n_steps):
-            chosen = torch.randint(len(pixels), (batch_size,))
+            chosen = torch.randint(len(pixels), (batch_size,), device=device)
             x = pixels[chosen].float().sub_(120.0).div_(63.0)
             lam = float(np.random.default_rng().beta(0.2, 0.2))
             x = lam * x + (1 - lam) * x.flip(0)
@@ -128,5 +136,7 @@ def training_steps(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        if device != "cpu":
+            torch.cuda.synchronize(device)
 
     return train

@@ -1,6 +1,10 @@
 """The benchmark of a training step trains with every contender."""
 
+import sys
+import types
+
 import benchmark_step
+import jax
 import pytest
 import tyro
 
@@ -27,3 +31,23 @@ def test_every_more_is_a_contender_of_its_own() -> None:
     arguments = ["--more", "ratio=0.5 gradient=2:4", "--more", "activation=8x8:0.8"]
     options = tyro.cli(benchmark_step.Step, args=arguments)
     assert options.more == ("ratio=0.5 gradient=2:4", "activation=8x8:0.8")
+
+
+@pytest.mark.parametrize(
+    ("platform", "has_gpu", "device", "words"),
+    [
+        ("cpu", False, "cpu", ""),
+        ("gpu", True, "cuda", ""),
+        ("gpu", False, None, "PyTorch 9 finds no GPU"),
+        ("tpu", True, None, "nothing to compare with on tpu"),
+    ],
+)
+def test_pytorch_trains_where_jax_does_or_not_at_all(
+    monkeypatch, capsys, platform, has_gpu, device, words
+):
+    cuda = types.SimpleNamespace(is_available=lambda: has_gpu)
+    torch = types.SimpleNamespace(cuda=cuda, __version__="9", __spec__=object())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    assert benchmark_step.pytorch_device() == device
+    assert words in capsys.readouterr().err
