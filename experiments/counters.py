@@ -53,7 +53,9 @@ def count_traffic(program: Sequence[str]) -> Traffic:
     Raises:
       InputError: the program or the profiler failed, or counted nothing.
     """
-    command = ["ncu", "--profile-from-start", "off", "--csv", "--page", "raw"]
+    # What is counted does not depend on the clock, which is left alone.
+    command = ["ncu", "--profile-from-start", "off", "--clock-control", "none"]
+    command += ["--csv", "--page", "raw"]
     command += ["--print-units", "base", "--metrics", ",".join(METRICS.values()), *program]
     # Kernels launched as a graph would be counted as one that Nsight cannot replay.
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_enable_command_buffer="

@@ -6,10 +6,13 @@ compiles and warms up, then makes one step between `cudaProfilerStart` and `cuda
 options are those of cifar10.py; `measured_costs` calls it.
 """
 
+import contextlib
 import ctypes
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import jax
@@ -85,12 +88,28 @@ def steps(options: OneStep) -> Callable[[int], None]:
     return make
 
 
+def load_runtime() -> ctypes.CDLL:
+    """CUDA's runtime library: the one that JAX has loaded, that of its wheels, or the system's.
+
+    Raises:
+      OSError: there is none.
+    """
+    names = ["libcudart.so.13", "libcudart.so.12", "libcudart.so"]
+    wheels = importlib.util.find_spec("nvidia")
+    for folder in (wheels and wheels.submodule_search_locations) or ():
+        names += map(str, Path(folder).glob("*/lib/libcudart.so.*"))
+    for name in names:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    raise OSError(f"none of {', '.join(names)} can be loaded")
+
+
 def main() -> int:
     """Makes the step that the command line describes."""
     try:
         make = steps(cli(OneStep, description=__doc__))
         make(2)
-        runtime = ctypes.CDLL("libcudart.so")
+        runtime = load_runtime()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

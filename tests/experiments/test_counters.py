@@ -51,6 +51,7 @@ def test_the_profiler_counts_what_the_program_marks(profiler):
     assert counters.count_traffic(["train", "--ratio=0.8"]) == counters.read_traffic(TABLE)
     asked = profiler.read_text()
     assert "--profile-from-start off" in asked
+    assert "--clock-control none" in asked
     assert asked.endswith("train --ratio=0.8\n")
     assert "--xla_gpu_enable_command_buffer= " in asked
     with pytest.raises(InputError, match="ncu ended with 1: no permission"):

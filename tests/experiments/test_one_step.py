@@ -48,3 +48,23 @@ def test_bad_options_and_a_missing_runtime_end_with_a_line(monkeypatch, capsys):
     monkeypatch.setattr(one_step, "steps", lambda options: lambda n: None)
     assert run(monkeypatch) == 2
     assert "error: CUDA's runtime library is not found" in capsys.readouterr().err
+
+
+def test_the_runtime_is_the_first_that_can_be_loaded(monkeypatch, tmp_path):
+    """The wheels of JAX bring their own, whose name has a version."""
+    wheel = tmp_path / "cuda_runtime" / "lib" / "libcudart.so.12"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    asked = []
+
+    def load(name: str) -> str:
+        asked.append(name)
+        if name != str(wheel):
+            raise OSError(name)
+        return "runtime"
+
+    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(one_step.importlib.util, "find_spec", lambda _: found)
+    assert one_step.load_runtime() == "runtime"
+    assert asked == ["libcudart.so.13", "libcudart.so.12", "libcudart.so", str(wheel)]
