@@ -13,29 +13,26 @@ import jax
 import tyro
 from device_timing import Ceilings, measured_ceilings
 from gpu_budget import Budget
-from gpu_check import check_keys, check_points
 from gpu_point_records import measure_points
 from gpu_points import Point, all_points, tiny_points
 from gpu_report import write_report
 from gpu_steps import MODELS
+from gpu_verdicts import compare_engines, verdict_against
 from jax.extend.backend import clear_backends
 from kernel_problems import gpu_engines
 from part import run_part
 from rich.console import Console
 
-from pallas_kernels import Engine
 from sparsemlp import InputError
 from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json
-from sparsemlp.history import History
 
 N_FIRST = 12
 """Points that come before PyTorch and the training steps, where there is time for them."""
 _FIRST = 0.4
 """Share of the time that these may take of what the checks leave."""
-_STEPS_UNTIL, _LONGEST_STEP, _LONGEST_CHECK = 0.75, 120.0, 150.0
-"""Share of the time after which no training step begins; seconds that one may take, and that
-comparing an engine with the reference may."""
+_STEPS_UNTIL, _LONGEST_STEP = 0.75, 120.0
+"""Share of the time after which no training step begins; seconds that one may take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +62,15 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
     with Console(stderr=True).status("ceilings") as status:
         ceilings = Ceilings(**device["ceilings"])
         status.update("correctness")
-        right = check(folder, engines, options)
+        verdicts = compare_engines(folder, engines, is_trial=options.smoke)
         points = tiny_points() if options.smoke else all_points()
 
         def measure(some: Sequence[Point], until: float) -> None:
             measure_points(
                 folder,
                 some,
-                right,
+                engines,
+                verdicts,
                 ceilings,
                 budget,
                 status,
@@ -88,7 +86,7 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
         jax.clear_caches()
         clear_backends()
         measure_peers(folder, budget, options)
-        for words in step_commands(list(right), options):
+        for words in step_commands(list(engines), verdicts, options):
             if budget.share_used > _STEPS_UNTIL or not budget.allows("step"):
                 break
             status.update(" ".join(words[:3]))
@@ -99,31 +97,6 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
     print(text if len(text) < 20_000 else f"{folder / 'table.md'}: {len(text.splitlines())} lines")
     if budget.left < 0 or not budget.allows("point"):
         print(f"--minutes={options.minutes:g} are over: the same command measures what is missing")
-
-
-def check(folder: Path, engines: dict[str, Engine], options: Gpu) -> dict[str, Engine]:
-    """Compares every engine with the reference on this device; returns those that are right.
-
-    Each in a process of its own: a kernel that faults or never ends counts as wrong, and no more.
-    """
-    path, points = folder / "correctness.jsonl", check_points(options.smoke)
-    history = History(path)
-    for name, engine in engines.items():
-        known = {r["key"]: r for r in history.read() if r["engine"] == name}
-        if set(check_keys(name, engine, points)) <= set(known) or name in known:
-            continue
-        words = [f"--engine={name}", f"--out={path}"]
-        failed = run_part("gpu_check.py", words, _LONGEST_CHECK, is_trial=options.smoke)
-        if failed:
-            history.append(
-                {"key": name, "engine": name, "wrong": failed, "measured": not options.smoke}
-            )
-    records = {record["key"]: record for record in history.read()}
-    wrong = {record["engine"] for record in records.values() if record["wrong"]}
-    for name in wrong & set(engines):
-        reason = next(r["wrong"] for r in records.values() if r["engine"] == name and r["wrong"])
-        print(f"engine {name!r} is wrong on this device and is not timed: {reason}")
-    return {name: engine for name, engine in engines.items() if name not in wrong}
 
 
 def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
@@ -138,8 +111,14 @@ def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
         print(f"no figures of PyTorch: {failed}")
 
 
-def step_commands(engines: list[str], options: Gpu) -> list[list[str]]:
-    """The options of every training step, the ones that tell most first."""
+def step_commands(engines: list[str], verdicts: Sequence[Record], options: Gpu) -> list[list[str]]:
+    """The options of every training step, the ones that tell most first.
+
+    Args:
+      engines: their names.
+      verdicts: of their comparisons with the reference; who is wrong is left out.
+      options: of the benchmark.
+    """
     names = ["tiny"] if options.smoke else [name for name in MODELS if name != "tiny"]
     dtypes = ["bfloat16"] if options.smoke else ["bfloat16", "float32"]
     contenders = ["dense", *engines, "reference"]
@@ -148,6 +127,7 @@ def step_commands(engines: list[str], options: Gpu) -> list[list[str]]:
         for dtype in dtypes
         for model in names
         for contender in (contenders[1:2] if options.smoke else contenders)
+        if not verdict_against(verdicts, contender, MODELS[model].block, dtype)
     ]
 
 
@@ -165,7 +145,8 @@ def measure_step(folder: Path, words: list[str], budget: Budget, options: Gpu) -
     budget.note("step", time.monotonic() - began)
     if failed:
         print(f"{name}: {failed}")
-        if not failed.startswith("took longer") or seconds == _LONGEST_STEP:
+        is_final = not failed.startswith("took longer") or seconds == _LONGEST_STEP
+        if is_final and not path.exists():
             write_json(path, {"key": name, "measured": not options.smoke, "failed": failed})
 
 

@@ -1,5 +1,6 @@
 """Every way to cut a kernel: checked, timed beside XLA, and the fastest right one found."""
 
+import concurrent.futures
 import json
 import math
 import random
@@ -7,9 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import jax
 from device_timing import WARM_SECONDS, compile_loops, repetitions, time_loops
-from kernel_check import Wanted, expected, reason_wrong
+from kernel_check import Wanted, compare, compiled, expected
 from kernel_problems import Work, work_of
 from watch import Guard, require_device, unguarded
 
@@ -19,6 +19,7 @@ from sparsemlp.files import Record
 
 _USUAL_FLOPS = 2e14
 """Operations a second that a loop is laid out for: how long it runs, not what it reaches."""
+_N_COMPILERS = 8
 
 
 def measure(
@@ -56,10 +57,11 @@ def measure(
     configurations = [*space[:1], *others] if space else [None]
     rejected: list[Record] = []
     right: dict[str, Any] = {}
+    programs = _compiled(engine, work, [c for c in configurations if key_of(c) not in broken])
     for configuration in configurations:
         key = key_of(configuration)
         reason = broken.get(key) or _reason_against(
-            engine, work, configuration, wanted, layer.dtype, guard
+            key, programs[key], work, wanted, layer.dtype, guard
         )
         if reason:
             rejected.append({"configuration": plain(configuration), "reason": reason})
@@ -109,17 +111,27 @@ def cut(function: Any, configuration: Any) -> Any:
     return traced
 
 
+def _compiled(engine: Engine, work: Work, configurations: list[Any]) -> dict[str, Any]:
+    """The program of each configuration, or the error, by its `key_of`; compiled side by side."""
+
+    def build(configuration: Any) -> Any:
+        return compiled(cut(work.sparse(engine), configuration), work.operands)
+
+    with concurrent.futures.ThreadPoolExecutor(_N_COMPILERS) as pool:
+        programs = pool.map(build, configurations)
+        return dict(zip(map(key_of, configurations), programs, strict=True))
+
+
 def _reason_against(
-    engine: Engine, work: Work, configuration: Any, wanted: Wanted, dtype: str, guard: Guard
+    key: str, program: Any, work: Work, wanted: Wanted, dtype: str, guard: Guard
 ) -> str:
     """Why a configuration cannot be chosen; empty if its result is right."""
     try:
-        with guard(key_of(configuration)):
-            results = jax.jit(cut(work.sparse(engine), configuration))(*work.operands)
-            return reason_wrong(results, wanted, dtype, work)
+        with guard(key):
+            return compare(program, work, wanted, dtype)
     except Exception as error:
-        # Whatever the compiler or the driver refuses: it is written down, and the next is tried.
-        require_device(key_of(configuration), error)
+        # It is written down, and the next is tried.
+        require_device(key, error)
         return f"{type(error).__name__}: {str(error)[:300]}"
 
 

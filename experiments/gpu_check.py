@@ -2,8 +2,8 @@
 
     python experiments/gpu_check.py --engine=mosaic --out DIR/correctness.jsonl
 
-A kernel that faults takes its process along, and one that waits for ever would stop everything: the
-GPU benchmark starts this program for each engine, with a limit. Comparisons that the file holds are
+A kernel that faults takes its process along, and one that waits for ever ends it: the GPU benchmark
+starts this program for each engine, again where it ended early. Comparisons that the file holds are
 not made again.
 """
 
@@ -16,18 +16,21 @@ from typing import Any
 
 import jax
 from gpu_points import Point, engine_takes, tiny_points
-from kernel_check import Wanted, expected, reason_wrong
-from kernel_problems import Work, gpu_engines, is_able, work_of
+from kernel_check import Wanted, compare, compiled, expected
+from kernel_problems import COMPARED, Work, gpu_engines, is_able, work_of
+from watch import AtWork, Guard, guard_for, require_device, unguarded
 
 from pallas_kernels import Engine
 from sparsemlp import InputError
+from sparsemlp.blocks import format_block
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record
 from sparsemlp.history import History
 from sparsemlp.options import cli
 
-_KERNELS = ("product", "input_gradient", "kernel_gradient", "mlp")
 _N_COMPILERS = 8
+_LONGEST = 40.0
+"""Seconds that a comparison may take, once its programs are compiled."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +52,36 @@ def main() -> int:
         engines = gpu_engines(options.smoke)
         if options.engine not in engines:
             raise InputError(f"--engine={options.engine} is none of {', '.join(engines)}")
-        history = History(options.out)
-        done = {record["key"] for record in history.read()}
-        engine = {options.engine: engines[options.engine]}
-        for record in check_engines(engine, check_points(options.smoke), done):
-            history.append(record | {"measured": not options.smoke})
+        add_comparisons(options, engines[options.engine])
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def add_comparisons(options: Options, engine: Engine) -> None:
+    """Adds the comparisons that the file lacks, one by one.
+
+    Raises:
+      DeviceLostError: the device does not answer after the last one.
+    """
+    history, points = History(options.out), check_points(options.smoke)
+    known = comparisons(options.engine, engine, points)
+
+    def write_down(key: str, reason: str) -> None:
+        history.append({"key": key, **known[key], "wrong": reason, "measured": not options.smoke})
+
+    at_work = at_work_of(options.out)
+    watched = guard_for(_LONGEST, write_down, at_work, options.engine)
+    guard = unguarded if options.smoke else watched
+    done = {record["key"] for record in history.read()}
+    for record in check_engines({options.engine: engine}, points, done, guard):
+        write_down(record["key"], record["wrong"])
+
+
+def at_work_of(out: Path) -> AtWork:
+    """What is being compared for a file of records."""
+    return AtWork(out.with_suffix(".at_work"))
 
 
 def check_points(is_tiny: bool) -> list[Point]:
@@ -76,14 +100,29 @@ def check_points(is_tiny: bool) -> list[Point]:
     ]
 
 
-def check_keys(name: str, engine: Engine, points: list[Point]) -> list[str]:
-    """The keys of all comparisons of an engine; points that it cannot compute are left out."""
-    keys = [_key(name, engine, kernel, point) for point in points for kernel in _KERNELS]
-    return [key for key in keys if key is not None]
+def comparisons(name: str, engine: Engine, points: list[Point]) -> dict[str, Record]:
+    """What is compared of an engine, by key: engine, kernel, block and dtype.
+
+    Points that the engine cannot compute are left out.
+    """
+    return {
+        key: {
+            "engine": name,
+            "kernel": kernel,
+            "block": format_block(point.block),
+            "dtype": point.dtype,
+        }
+        for point in points
+        for kernel in COMPARED
+        if (key := _key(name, engine, kernel, point)) is not None
+    }
 
 
 def check_engines(
-    engines: Mapping[str, Engine], points: list[Point], done: Collection[str] = ()
+    engines: Mapping[str, Engine],
+    points: list[Point],
+    done: Collection[str] = (),
+    guard: Guard = unguarded,
 ) -> Iterator[Record]:
     """Computes small products by every engine on this device and compares them.
 
@@ -91,29 +130,41 @@ def check_engines(
       engines: by name.
       points: layers.
       done: keys of comparisons that are left out.
+      guard: what watches over them, under their keys.
 
     Yields:
-      A record for each of `check_keys`, `wrong` empty if it is right.
+      A record for each of `comparisons`: its key, and `wrong`, empty if it is right.
+
+    Raises:
+      DeviceLostError: the device does not answer after the comparison yielded last.
     """
+    # A precision that is set for a thread is not that of others.
+    precision = jax.config.jax_default_matmul_precision
     asked = [
         (point, kernel, keys)
         for point in points
-        for kernel in _KERNELS
+        for kernel in COMPARED
         if (keys := _keys_of(engines, point, kernel, done))
     ]
 
     def prepare(one: tuple[Point, str, dict[str, str]]) -> tuple[Work, Wanted, dict[str, Any]]:
         point, kernel, keys = one
-        work = work_of(kernel, point.layer, point.n_rows)
-        compiled = {name: _compiled(work, engines[name]) for name in keys}
-        return work, expected(work), compiled
+        with jax.default_matmul_precision(precision):
+            work = work_of(kernel, point.layer, point.n_rows)
+            programs = {name: compiled(work.sparse(engines[name]), work.operands) for name in keys}
+            return work, expected(work), programs
 
     with concurrent.futures.ThreadPoolExecutor(_N_COMPILERS) as pool:
         for (point, _, keys), prepared in zip(asked, pool.map(prepare, asked), strict=True):
-            work, wanted, compiled = prepared
+            work, wanted, programs = prepared
             for name, key in keys.items():
-                wrong = _reason_against(compiled[name], work, wanted, point.dtype)
-                yield {"key": key, "engine": name, "wrong": wrong}
+                try:
+                    with guard(key):
+                        wrong = compare(programs[name], work, wanted, point.dtype)
+                    yield {"key": key, "wrong": wrong}
+                except Exception as error:
+                    yield {"key": key, "wrong": f"{type(error).__name__}: {str(error)[:300]}"}
+                    require_device(key, error)
 
 
 def _keys_of(
@@ -127,23 +178,6 @@ def _keys_of(
 def _key(name: str, engine: Engine, kernel: str, point: Point) -> str | None:
     able = engine_takes(point, engine) is None and is_able(engine, kernel, point.layer)
     return f"{name} {kernel} {point}" if able else None
-
-
-def _compiled(work: Work, engine: Engine) -> Any:
-    """The kernel as a program; the error if it does not compile."""
-    try:
-        return jax.jit(work.sparse(engine)).lower(*work.operands).compile()
-    except Exception as error:
-        return error
-
-
-def _reason_against(compiled: Any, work: Work, wanted: Wanted, dtype: str) -> str:
-    try:
-        if isinstance(compiled, Exception):
-            raise compiled
-        return reason_wrong(compiled(*work.operands), wanted, dtype, work)
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from device_timing import Ceilings
 from gpu_budget import Budget
 from gpu_points import Point
 from gpu_products import measure_point, plain_point
-from watch import DeviceLostError, guard_for, unguarded
+from gpu_verdicts import verdict_against
+from kernel_problems import PRODUCTS
+from watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
 
 from pallas_kernels import Engine
 from sparsemlp.files import Record
@@ -26,6 +28,7 @@ def measure_points(
     folder: Path,
     points: Sequence[Point],
     engines: dict[str, Engine],
+    verdicts: Sequence[Record],
     ceilings: Ceilings,
     budget: Budget,
     status: Any,
@@ -37,12 +40,14 @@ def measure_points(
     """Adds a record for each point that is not there yet, while there is time.
 
     A contender that never ends or breaks the device ends the program; `broken.jsonl` then says so,
-    and the next call leaves it out: at this point, and everywhere once it broke at three.
+    or `points.at_work` does if it had no time to, and the next call leaves it out: at this point,
+    and everywhere once it broke at three.
 
     Args:
       folder: where the records are.
       points: the most telling first.
       engines: by name.
+      verdicts: of their comparisons with the reference; who is wrong is not timed.
       ceilings: what the device reached.
       budget: of time.
       status: is told what is measured.
@@ -55,6 +60,14 @@ def measure_points(
     """
     history, broken = History(folder / "products.jsonl"), History(folder / "broken.jsonl")
     done = {record["key"] for record in history.read()}
+    at_work = AtWork(folder / "points.at_work")
+
+    def break_down(key: str, name: str, reason: str) -> None:
+        known = {"key": key, "contender": name, "reason": reason}
+        broken.append(known | {"measured": not is_trial})
+
+    if left := at_work.left():
+        break_down(*left, ENDED)
     memory = jax.devices()[0].memory_stats() or {}
     for point in points:
         if str(point) in done:
@@ -65,10 +78,9 @@ def measure_points(
         began = time.monotonic()
 
         def write_down(name: str, reason: str, point: Point = point) -> None:
-            known = {"key": str(point), "contender": name, "reason": reason}
-            broken.append(known | {"measured": not is_trial})
+            break_down(str(point), name, reason)
 
-        out = left_out(broken.read(), point, engines)
+        out = left_out(broken.read(), point, engines, verdicts)
         if set(out) <= set(engines):
             try:
                 record = measure_point(
@@ -78,7 +90,9 @@ def measure_points(
                     memory.get("bytes_limit"),
                     rounds=rounds,
                     is_tiny=is_trial,
-                    guard=unguarded if is_trial else guard_for(_LONGEST, write_down),
+                    guard=unguarded
+                    if is_trial
+                    else guard_for(_LONGEST, write_down, at_work, str(point)),
                 )
             except DeviceLostError as error:
                 write_down(error.name, error.reason)
@@ -91,13 +105,19 @@ def measure_points(
         jax.clear_caches()
 
 
-def left_out(broken: Sequence[Record], point: Point, engines: dict[str, Engine]) -> dict[str, str]:
+def left_out(
+    broken: Sequence[Record],
+    point: Point,
+    engines: dict[str, Engine],
+    verdicts: Sequence[Record],
+) -> dict[str, str]:
     """Who is not timed at a point, and why.
 
     Args:
       broken: what broke before.
       point: the point.
       engines: those who would be timed. Another name, or none, is of what every point needs.
+      verdicts: of their comparisons with the reference.
     """
     out = {
         record["contender"] or "all": record["reason"]
@@ -108,4 +128,6 @@ def left_out(broken: Sequence[Record], point: Point, engines: dict[str, Engine])
         at = [record["key"] for record in broken if record["contender"] == name]
         if len(at) >= _MOST_BROKEN:
             out.setdefault(name, f"broke at {len(at)} points, first at {at[0]}")
+        if wrong := verdict_against(verdicts, name, point.block, point.dtype, PRODUCTS):
+            out.setdefault(name, wrong)
     return out

@@ -118,9 +118,13 @@ def _correctness(folder: Path, is_measured: bool) -> Iterator[str]:
     yield from (_title("Correctness", is_measured), "")
     for name in dict.fromkeys(record["engine"] for record in records):
         own = [record for record in records if record["engine"] == name]
-        wrong = [record for record in own if record["wrong"]]
-        yield f"- `{name}`: {len(own) - len(wrong)} of {len(own)} products are right" + "".join(
-            f"; {record['key']}: {record['wrong']}" for record in wrong
+        wrong: dict[str, list[str]] = {}
+        for record in own:
+            if record["wrong"]:
+                wrong.setdefault(record["wrong"], []).append(record["key"])
+        n_wrong = sum(map(len, wrong.values()))
+        yield f"- `{name}`: {len(own) - n_wrong} of {len(own)} products are right" + "".join(
+            f"; {', '.join(keys)}: {reason}" for reason, keys in wrong.items()
         )
     yield ""
 

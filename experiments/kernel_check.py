@@ -1,6 +1,7 @@
 """How right a kernel's result is: near as rounding allows, and zero where nothing is kept."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +40,26 @@ def expected(work: Work) -> Wanted:
 
     with jax.default_matmul_precision("highest"):
         return jax.jit(compute)(*work.operands)
+
+
+def compiled(function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """The program of a function of these operands; the error if it does not compile."""
+    try:
+        return jax.jit(function).lower(*operands).compile()
+    except Exception as error:
+        # Whatever the compiler or the driver refuses.
+        return error
+
+
+def compare(program: Any, work: Work, wanted: Wanted, dtype: str) -> str:
+    """Runs what `compiled` returned: why the results are wrong; empty if they are right.
+
+    Raises:
+      Exception: the one that kept it from compiling, or whatever running it raises.
+    """
+    if isinstance(program, Exception):
+        raise program
+    return reason_wrong(program(*work.operands), wanted, dtype, work)
 
 
 def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:

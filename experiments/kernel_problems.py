@@ -17,6 +17,8 @@ from sparsemlp.mlp import Linear, sparse_mlp
 
 PRODUCTS = ("product", "input_gradient", "kernel_gradient")
 KERNELS = (*PRODUCTS, "mlp", "compact_gradient", "pruned_input_gradient")
+COMPARED = (*PRODUCTS, "mlp")
+"""The kernels that the GPU benchmark compares before it times anything."""
 CHANNELS = 256
 """Of x along the token axis, if they divide its rows."""
 

@@ -26,7 +26,7 @@ import jax
 from candidates import measure, plain
 from kernel_problems import KERNELS, PRODUCTS, gpu_engines, is_able, layer_of, problem_of
 from rich.console import Console
-from watch import DeviceLostError, guard_for, unguarded
+from watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
 
 from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import FORMAT, TABLES, Problem, table_file
@@ -38,7 +38,7 @@ from sparsemlp.files import Record, write_json
 from sparsemlp.options import cli, open_default
 
 _LONGEST = 120.0
-"""Seconds that a configuration may take to be compiled and compared."""
+"""Seconds that a configuration may take to be compared, or all of them to be timed."""
 _SHAPES = ("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384")
 
 
@@ -101,6 +101,9 @@ def tune(options: Options) -> None:
         raise InputError(f"--engine={unknown.pop()} is none of {', '.join(engines)}")
     path = options.out or table_file(environment["device"])
     table = _open_table(path, options.interpret, environment)
+    at_work = AtWork(path.with_name(f"{path.name}.at_work"))
+    if left := at_work.left():
+        _write_down(table, path, *left, ENDED)
     done = {_key(entry["problem"]) for entry in table["entries"]}
     with Console(stderr=True).status("") as status:
         for layer, kernel, n_rows in layers:
@@ -114,7 +117,7 @@ def tune(options: Options) -> None:
                     return
                 status.update(f"{name} {kernel} {layer.kernel_shape} {format_block(layer.block)}")
                 done.add(_key(plain(problem)))
-                _add_entry(table, path, engine, problem, layer, options)
+                _add_entry(table, path, at_work, engine, problem, layer, options)
     measured = "" if table["measured"] else " (interpreted: no measurement)"
     print(f"{len(table['entries'])} entries in {path}{measured}")
 
@@ -122,6 +125,7 @@ def tune(options: Options) -> None:
 def _add_entry(
     table: Record,
     path: Path,
+    at_work: AtWork,
     engine: Engine,
     problem: Problem,
     layer: SparseLayer,
@@ -129,12 +133,10 @@ def _add_entry(
 ) -> None:
     """Measures a problem and writes the table; or what broke it, until it has an entry."""
     key = _key(plain(problem))
-    broken: dict[str, dict[str, str]] = table.get("broken", {})
+    broken = table.setdefault("broken", {})
 
     def write_down(name: str, reason: str) -> None:
-        broken.setdefault(key, {})[name] = reason
-        table["broken"] = broken
-        write_json(path, table)
+        _write_down(table, path, key, name, reason)
 
     try:
         entry = measure(
@@ -145,13 +147,19 @@ def _add_entry(
             rounds=options.rounds,
             is_interpreted=options.interpret,
             broken=dict(broken.get(key, {})),
-            guard=unguarded if options.interpret else guard_for(_LONGEST, write_down),
+            guard=unguarded if options.interpret else guard_for(_LONGEST, write_down, at_work, key),
         )
     except DeviceLostError as error:
         write_down(error.name, error.reason)
         raise
     table["entries"].append(entry)
     broken.pop(key, None)
+    write_json(path, table)
+
+
+def _write_down(table: Record, path: Path, key: str, name: str, reason: str) -> None:
+    """Writes the table with what broke a problem: a configuration, or none in particular."""
+    table.setdefault("broken", {}).setdefault(key, {})[name] = reason
     write_json(path, table)
 
 

@@ -1,15 +1,17 @@
 """Notices a kernel that never ends and a device that no longer answers, and says whose fault it is.
 
-A kernel that faults breaks every later call of its process, and one that waits for ever cannot be
-stopped from within. So both end the process, after they are written down: the same command, given
-again, leaves out what was to blame.
+A kernel that faults breaks every later call of its process, or aborts the process on the spot, and
+one that waits for ever cannot be stopped from within. So all of them end the process, and are
+written down, before it or by the next: the same command, given again, leaves out what was to blame.
 """
 
 import contextlib
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,8 @@ Guard = Callable[[str], contextlib.AbstractContextManager[None]]
 
 STUCK = 3
 """Exit code of a process that a kernel held up."""
+ENDED = "ended the process while it ran"
+"""The reason against what was at work when a process ended without a word."""
 
 
 class DeviceLostError(InputError):
@@ -40,22 +44,61 @@ class DeviceLostError(InputError):
         self.reason = reason
 
 
+class AtWork:
+    """A file that names what a process has at work, and stays if the process dies of it.
+
+    Args:
+      path: the file; it is there only while something is at work.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, key: str, name: str) -> None:
+        """Names what is at work."""
+        self._path.write_text(json.dumps([key, name]))
+
+    def end(self) -> None:
+        """Nothing is at work any more."""
+        self._path.unlink(missing_ok=True)
+
+    def left(self) -> tuple[str, str] | None:
+        """Key and name of what an earlier process died of, told once; None if it did not.
+
+        A process that was killed from outside looks the same.
+        """
+        if not self._path.exists():
+            return None
+        try:
+            key, name = json.loads(self._path.read_text())
+        except ValueError:  # It died before it could write the name.
+            return None
+        finally:
+            self.end()
+        return key, name
+
+
 def unguarded(_: str) -> contextlib.AbstractContextManager[None]:
     """A guard that does not watch."""
     return contextlib.nullcontext()
 
 
-def guard_for(seconds: float, write_down: Callable[[str, str], None]) -> Guard:
+def guard_for(
+    seconds: float, write_down: Callable[[str, str], None], at_work: AtWork, key: str
+) -> Guard:
     """A guard that ends this process with `STUCK` when a piece of work takes too long.
 
     Args:
       seconds: how long it may take.
       write_down: is told the name of the work and the reason before.
+      at_work: is told what is at work, for the process that finds this one dead.
+      key: what the pieces of work belong to.
     """
 
     def give_up(name: str) -> None:
         reason = f"took longer than {seconds:g} s"
         write_down(name, reason)
+        at_work.end()
         print(
             f"error: {name or 'the work under way'} {reason}: give the same command again, which "
             "leaves that out and goes on",
@@ -68,11 +111,13 @@ def guard_for(seconds: float, write_down: Callable[[str, str], None]) -> Guard:
     def guard(name: str) -> Iterator[None]:
         timer = threading.Timer(seconds, give_up, (name,))
         timer.daemon = True
+        at_work.begin(key, name)
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
+            at_work.end()
 
     return guard
 

@@ -12,6 +12,7 @@ import gpu_report
 import jax
 import pytest
 from benchmark_gpu import Gpu, measure_gpu
+from gpu_budget import Budget
 
 from sparsemlp import InputError
 from sparsemlp.history import History
@@ -88,6 +89,31 @@ def test_results_of_another_device_are_not_mixed(trial: Gpu, tmp_path: Path):
     (tmp_path / "device.json").write_text(json.dumps(device))
     with pytest.raises(InputError, match="abacus"):
         measure_gpu(Gpu(out=tmp_path, smoke=True))
+
+
+def test_a_step_is_left_out_whose_kernels_are_wrong():
+    about = {"engine": "triton", "kernel": "mlp", "block": "64x64", "dtype": "bfloat16"}
+    verdicts = [{"key": "triton mlp", **about, "wrong": "is off"}]
+    words = benchmark_gpu.step_commands(["triton"], verdicts, Gpu(out=Path("x")))
+    of_engine = [(w[0], w[2]) for w in words if w[1] == "--contender=triton"]
+    assert ("--model=resmlp_cifar10", "--dtype=bfloat16") in of_engine
+    assert ("--model=resmlp_b24", "--dtype=float32") in of_engine
+    assert ("--model=resmlp_b24", "--dtype=bfloat16") not in of_engine
+    assert ["--model=resmlp_b24", "--contender=dense", "--dtype=bfloat16"] in words
+
+
+def test_a_step_whose_process_fails_later_is_kept(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "steps" / "tiny_dense_float32.json"
+
+    def run_part(*_: object, **__: object) -> str:
+        path.write_text('{"step_ms": 1.0}')
+        return "exit -6"
+
+    monkeypatch.setattr(benchmark_gpu, "run_part", run_part)
+    words = ["--model=tiny", "--contender=dense", "--dtype=float32"]
+    benchmark_gpu.measure_step(tmp_path, words, Budget(1.0), Gpu(out=tmp_path))
+    assert json.loads(path.read_text()) == {"step_ms": 1.0}
+    assert "exit -6" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

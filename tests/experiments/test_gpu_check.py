@@ -3,8 +3,11 @@
 import sys
 
 import gpu_check
-from gpu_check import check_engines, check_keys, check_points
+import jax
+import pytest
+from gpu_check import add_comparisons, at_work_of, check_engines, check_points, comparisons
 from gpu_points import Point, all_points
+from watch import DeviceLostError
 
 from pallas_kernels import Mosaic, Reference, Triton
 from pallas_kernels.mosaic.launch import SHARED_MEMORY_BYTES
@@ -34,9 +37,68 @@ def test_an_engine_that_is_wrong_or_fails_is_found():
     assert "no room" in failed["fails"]
 
 
+def test_a_comparison_after_which_the_device_is_silent_is_the_last(monkeypatch):
+    def lost(name: str, error: Exception) -> None:
+        raise DeviceLostError(name, str(error))
+
+    monkeypatch.setattr(gpu_check, "require_device", lost)
+    records = []
+    with pytest.raises(DeviceLostError, match="no room"):
+        records.extend(check_engines({"fails": Refuses()}, [POINT]))
+    found = check_engines({"fails": Refuses()}, [POINT])
+    assert [next(found)["wrong"], next(found)["wrong"]] == ["", ""]
+    assert "no room" in next(found)["wrong"]
+    with pytest.raises(DeviceLostError):
+        next(found)
+
+
+def test_what_is_compared_is_named_while_it_is(tmp_path):
+    """A process that dies of it leaves the name behind."""
+    out, seen = tmp_path / "correctness.jsonl", []
+
+    class Looks(Reference):
+        pass
+
+    options = gpu_check.Options("looks", out)
+    point = check_points(is_tiny=True)[0]
+    at_work = at_work_of(out)
+
+    def compare(*_: object) -> str:
+        left = at_work.left()
+        assert left is not None
+        seen.append(left[1])
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_check, "compare", compare)
+        patch.setattr(gpu_check, "check_points", lambda _: [point])
+        add_comparisons(options, Looks())
+    assert seen == list(comparisons("looks", Looks(), [point]))
+    assert at_work.left() is None
+    assert [record["kernel"] for record in History(out).read()] == [
+        "product",
+        "input_gradient",
+        "kernel_gradient",
+    ]
+
+
+def test_programs_are_compiled_at_the_precision_of_who_asks():
+    """They are traced in threads, each of which has a precision of its own."""
+    seen = []
+
+    class Looks(Reference):
+        def product(self, x, kernel, bias, kept, layer):
+            seen.append(jax.config.jax_default_matmul_precision)
+            return super().product(x, kernel, bias, kept, layer)
+
+    with jax.default_matmul_precision("bfloat16"):
+        list(check_engines({"looks": Looks()}, [POINT]))
+    assert set(seen) == {"bfloat16"}
+
+
 def test_a_comparison_that_is_known_is_not_made_again():
     engine = Reference()
-    keys = check_keys("right", engine, [POINT])
+    keys = list(comparisons("right", engine, [POINT]))
     records = list(check_engines({"right": engine}, [POINT], set(keys[:2])))
     assert [record["key"] for record in records] == keys[2:]
 
@@ -45,7 +107,7 @@ def test_engines_are_compared_on_rows_that_do_not_fill_a_tile():
     points = check_points(is_tiny=False)
     assert all(point.n_rows % 8 for point in points)
     for engine in (Mosaic(interpret=True), Triton(interpret=True)):
-        keys = check_keys("it", engine, points)
+        keys = list(comparisons("it", engine, points))
         fused = [key for key in keys if key.startswith("it mlp ")]
         assert fused
         assert len(keys) - len(fused) == 3 * len(points)
@@ -76,8 +138,8 @@ def test_the_program_adds_what_is_missing_and_refuses_an_unknown_engine(
         monkeypatch.setattr(sys, "argv", ["x", "--engine=right", f"--out={path}", "--smoke"])
         assert gpu_check.main() == 0
         records = History(path).read()
-        assert [record["key"] for record in records] == check_keys(
-            "right", Reference(), check_points(is_tiny=True)
+        assert [record["key"] for record in records] == list(
+            comparisons("right", Reference(), check_points(is_tiny=True))
         )
         assert not any(record["wrong"] or record["measured"] for record in records)
     monkeypatch.setattr(sys, "argv", ["x", "--engine=left", f"--out={path}", "--smoke"])

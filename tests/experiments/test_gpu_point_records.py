@@ -9,7 +9,7 @@ from device_timing import Ceilings
 from gpu_budget import Budget
 from gpu_point_records import left_out, measure_points
 from gpu_points import Point
-from watch import DeviceLostError
+from watch import AtWork, DeviceLostError
 
 from pallas_kernels import Reference
 from sparsemlp.history import History
@@ -24,13 +24,13 @@ def broken(name: str, *points: Point) -> list[dict[str, str]]:
 
 def test_who_broke_at_a_point_is_left_out_there():
     records = broken("bad", POINTS[0])
-    assert left_out(records, POINTS[0], ENGINES) == {"bad": "an illegal address"}
-    assert left_out(records, POINTS[1], ENGINES) == {}
+    assert left_out(records, POINTS[0], ENGINES, []) == {"bad": "an illegal address"}
+    assert left_out(records, POINTS[1], ENGINES, []) == {}
 
 
 def test_who_broke_at_three_points_is_left_out_everywhere():
     others = [Point((64, 64), (32, 32), 0.5, n, "float32") for n in (8, 16, 40)]
-    out = left_out(broken("bad", *others), POINTS[0], ENGINES)
+    out = left_out(broken("bad", *others), POINTS[0], ENGINES, [])
     assert out == {"bad": f"broke at 3 points, first at {others[0]}"}
 
 
@@ -46,7 +46,9 @@ def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path,
     def go_on() -> None:
         budget, status = Budget(1.0), SimpleNamespace(update=lambda _: None)
         ceilings = Ceilings(1e12, {})
-        measure_points(tmp_path, POINTS, ENGINES, ceilings, budget, status, rounds=1, is_trial=True)
+        measure_points(
+            tmp_path, POINTS, ENGINES, [], ceilings, budget, status, rounds=1, is_trial=True
+        )
 
     monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
     with pytest.raises(DeviceLostError, match="again"):
@@ -59,13 +61,40 @@ def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path,
     assert not any(record["measured"] for record in records)
 
 
+def test_who_is_wrong_is_left_out_of_layers_of_that_kind():
+    about = {"engine": "bad", "kernel": "product", "block": "32x32", "dtype": "float32"}
+    verdicts = [{"key": "bad product", **about, "wrong": "is off"}]
+    out = left_out([], POINTS[0], ENGINES, verdicts)
+    assert out == {"bad": "wrong on this device: bad product: is off"}
+    fused = [verdicts[0] | {"kernel": "mlp"}]
+    assert left_out([], POINTS[0], ENGINES, fused) == {}
+
+
+def test_what_was_at_work_when_a_process_died_is_left_out(tmp_path, monkeypatch):
+    def measure_point(point: Point, engines: Any, *_: Any, **__: Any) -> Any:
+        assert list(engines) == (["good"] if point == POINTS[0] else ["good", "bad"])
+        return {"key": str(point), "phases": {}, "failed": {}}
+
+    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    AtWork(tmp_path / "points.at_work").begin(str(POINTS[0]), "bad")
+    budget, status = Budget(1.0), SimpleNamespace(update=lambda _: None)
+    ceilings, rest = Ceilings(1e12, {}), {"rounds": 1, "is_trial": True}
+    measure_points(tmp_path, POINTS, ENGINES, [], ceilings, budget, status, **rest)
+    first, second = History(tmp_path / "products.jsonl").read()
+    assert first["failed"] == {"bad": "ended the process while it ran"}
+    assert second["failed"] == {}
+    assert len(History(tmp_path / "broken.jsonl").read()) == 1
+
+
 @pytest.mark.parametrize(("name", "said"), [("dense", "dense"), ("", "all")])
 def test_a_point_that_breaks_without_an_engine_is_passed_over(tmp_path, monkeypatch, name, said):
     History(tmp_path / "broken.jsonl").append(broken(name, POINTS[0])[0])
     monkeypatch.setattr(gpu_point_records, "measure_point", None)
     status = SimpleNamespace(update=lambda _: None)
     ceilings, budget = Ceilings(1e12, {}), Budget(1.0)
-    measure_points(tmp_path, POINTS[:1], ENGINES, ceilings, budget, status, rounds=1, is_trial=True)
+    measure_points(
+        tmp_path, POINTS[:1], ENGINES, [], ceilings, budget, status, rounds=1, is_trial=True
+    )
     (record,) = History(tmp_path / "products.jsonl").read()
     assert record["failed"] == {said: "an illegal address"}
 
@@ -74,5 +103,5 @@ def test_points_leave_time_to_what_comes_after_them(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_point_records, "measure_point", None)
     status = SimpleNamespace(update=lambda _: None)
     budget, rest = Budget(1.0), {"rounds": 1, "is_trial": True, "until": 0.0}
-    measure_points(tmp_path, POINTS, ENGINES, Ceilings(1e12, {}), budget, status, **rest)
+    measure_points(tmp_path, POINTS, ENGINES, [], Ceilings(1e12, {}), budget, status, **rest)
     assert History(tmp_path / "products.jsonl").read() == []

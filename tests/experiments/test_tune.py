@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tune
-from watch import DeviceLostError
+from watch import AtWork, DeviceLostError
 
 from pallas_kernels.tuning import TABLES, TableError, read_table
 
@@ -66,6 +66,25 @@ def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
     assert run(monkeypatch, *words) == 0
     assert told.count({"rows 64": "an illegal address"}) == len(measured) == 2
     assert not json.loads(out.read_text())["broken"]
+
+
+def test_what_a_process_died_of_is_left_out_by_the_next(monkeypatch, measured, tmp_path: Path):
+    out, told = tmp_path / "table.json", {}
+    words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
+    works = tune.measure
+
+    def measure(engine: Any, problem: Any, layer: Any, broken: Any, **more: Any) -> Any:
+        told[tune._key(tune.plain(problem))] = broken
+        return works(engine, problem, layer, **more)
+
+    monkeypatch.setattr(tune, "measure", measure)
+    assert run(monkeypatch, *words) == 0
+    first, _ = told
+    out.unlink()
+    AtWork(tmp_path / "table.json.at_work").begin(first, "rows 64")
+    assert run(monkeypatch, *words) == 0
+    assert told[first] == {"rows 64": "ended the process while it ran"}
+    assert sum(map(bool, told.values())) == 1
 
 
 def test_what_was_interpreted_is_marked_and_cannot_be_used(monkeypatch, measured, tmp_path: Path):
