@@ -39,7 +39,10 @@ from sparsemlp.options import cli, open_default
 
 _LONGEST = 120.0
 """Seconds that a configuration may take to be compared, or all of them to be timed."""
-_SHAPES = ("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384")
+_SHAPES = (
+    *("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384"),
+    *("64x256", "256x64"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,8 @@ MARGIN = 0.97
 """A kernel pays where it takes at most this share of the time of XLA."""
 SAME_DENSITY = 0.95
 """Densities as close as this count as equal: a ratio keeps a whole number of blocks."""
+LARGEST_STEP = 2
+"""How many times as large a measured kernel may be, and its rows as many, to speak for another."""
 _FORCED = contextvars.ContextVar[Any]("configuration", default=None)
 
 
@@ -174,12 +176,18 @@ def pays(problem: Problem) -> bool:
 
     What was not measured takes the verdict of its nearest neighbour that is not more favourable:
     of the kernel of the nearest size and the nearest number of rows, the largest block that fits
-    inside, at the next higher density.
+    inside, at the next higher density. Of a kernel or rows that are much smaller than all that were
+    measured nothing is known: the start of a kernel weighs more there.
     """
+
+    def is_larger(other: Problem) -> bool:
+        sizes = math.prod(other.kernel_shape), LARGEST_STEP * math.prod(problem.kernel_shape)
+        return sizes[0] > sizes[1] or other.n_rows > LARGEST_STEP * problem.n_rows
+
     measured = [
         entry
         for entry in entries_here(problem.engine, problem.version)
-        if _kind(entry.problem) == _kind(problem)
+        if _kind(entry.problem) == _kind(problem) and not is_larger(entry.problem)
     ]
 
     def distance(entry: Entry) -> tuple[float, ...]:

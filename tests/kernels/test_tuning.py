@@ -116,6 +116,20 @@ def test_the_nearest_kernel_speaks_for_a_layer_and_no_other(on_a_gpu):
     assert not pays(dataclasses.replace(PROBLEM, kernel_shape=(4096, 8192)))
 
 
+def test_nothing_is_concluded_for_much_smaller_layers_and_fewer_rows(on_a_gpu):
+    """Where launches cost more than products a larger layer says nothing."""
+    on_a_gpu(entry(50.0), entry(50.0, n_rows=32768))
+
+    def verdict(**changes: Any) -> bool:
+        return pays(dataclasses.replace(PROBLEM, **changes))
+
+    assert verdict(kernel_shape=(384, 768))
+    assert not verdict(kernel_shape=(64, 256))
+    assert verdict(n_rows=4096)
+    assert not verdict(n_rows=4095)
+    assert verdict(n_rows=16384)
+
+
 def test_auto_takes_the_engine_where_the_table_says_that_it_pays(on_a_gpu):
     on_a_gpu(entry(50.0), entry(150.0, kernel="input_gradient"))
     assert choose_engine("auto", LAYER, "product", 8192).name == "triton"
