@@ -38,6 +38,7 @@ from scaling_costs import Scaling, write_scaling
 from sparsemlp import InputError, costs, parse_block, parse_model
 from sparsemlp.blocks import Block, check_ratio, format_block
 from sparsemlp.costs import KINDS, Masking, Run, Shapes
+from sparsemlp.engines import check_engine
 from sparsemlp.errors import SaveError
 from sparsemlp.options import cli, open_default
 from sparsemlp.plan import Plan, masking_for
@@ -95,6 +96,8 @@ class Costs:
     """Bytes of a cache line."""
     measured: bool = False
     """Measure traffic, cache hits and energy of a step of every cell too, where counters are."""
+    engine: str = "auto"
+    """Who computes the masked layers that are measured: auto, or the name of an engine."""
 
 
 def count_costs(options: Costs) -> None:
@@ -107,6 +110,9 @@ def count_costs(options: Costs) -> None:
         ) from error
     if options.measured and options.config is not None:
         raise InputError("--measured measures the grid: leave out --config")
+    if options.engine != "auto" and not options.measured:
+        raise InputError(f"--engine={options.engine} computes what --measured measures: give both")
+    check_engine(options.engine)
     if options.config is not None:
         refuse_beside_config(options, "blocks", "ratios", "mask_layers")
     depth, plan = (None, None) if options.config is None else parse_model(options.config)
@@ -167,9 +173,10 @@ def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
         shares = (f"{rows[index][-1] / dense:.1%}" for index in (0, -1))
         shown.add_row(name, unit, f"{dense:.6g}", *shares)
     if options.measured:
-        measured = measured_tables(shapes, run, blocks, ratios, mask_layers, print)
-        for name, rows in measured.items():
-            _write_table(options.out / f"{name}.csv", blocks, ratios, rows)
+        for name, rows in measured_tables(
+            shapes, run, blocks, ratios, mask_layers, print, options.engine
+        ):
+            _write_table(options.out / f"{name}.csv", blocks[: len(rows)], ratios, rows)
     Console().print(shown)
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from sparsemlp import InputError
 
@@ -97,14 +98,14 @@ def why_no_energy() -> str | None:
         return "NVML's Python package is not installed: pip install nvidia-ml-py"
     try:
         nvml.nvmlInit()
-        nvml.nvmlDeviceGetTotalEnergyConsumption(nvml.nvmlDeviceGetHandleByIndex(0))
+        nvml.nvmlDeviceGetTotalEnergyConsumption(_device(nvml))
     except nvml.NVMLError as error:
         return f"NVML tells no energy here: {error}"
     return None
 
 
 def measure_energy(steps: Callable[[int], None], seconds: float = 3.0) -> float:
-    """The energy of the first GPU over many steps, joules a step, idle power included.
+    """The energy of JAX's first GPU over many steps, joules a step, idle power included.
 
     Args:
       steps: makes so many steps and waits for them; compiled already.
@@ -112,7 +113,7 @@ def measure_energy(steps: Callable[[int], None], seconds: float = 3.0) -> float:
     """
     nvml = importlib.import_module("pynvml")
     nvml.nvmlInit()
-    device = nvml.nvmlDeviceGetHandleByIndex(0)
+    device = _device(nvml)
     n_steps, began = 0, time.perf_counter()
     before = nvml.nvmlDeviceGetTotalEnergyConsumption(device)
     while not n_steps or time.perf_counter() - began < seconds:
@@ -120,6 +121,14 @@ def measure_energy(steps: Callable[[int], None], seconds: float = 3.0) -> float:
         n_steps += 10
     used_millijoules = nvml.nvmlDeviceGetTotalEnergyConsumption(device) - before
     return used_millijoules / 1000 / n_steps
+
+
+def _device(nvml: Any) -> Any:
+    """NVML's handle of the first GPU that JAX sees; NVML itself sees all of the machine."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    if first.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(first))
+    return nvml.nvmlDeviceGetHandleByUUID(first)
 
 
 def this_python(*arguments: str) -> list[str]:

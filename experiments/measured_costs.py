@@ -4,7 +4,7 @@ One step of every cell is measured, forward, backward and optimizer, and multipl
 the run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from counters import count_traffic, measure_energy, this_python, why_no_energy, why_no_traffic
@@ -24,8 +24,11 @@ def measured_tables(
     ratios: Sequence[float],
     mask_layers: str,
     say: Callable[[str], None],
-) -> dict[str, Rows]:
+    engine: str = "auto",
+) -> Iterator[tuple[str, Rows]]:
     """A table for each counter that is at hand, a row a block and a column a ratio.
+
+    Each comes again with every row that it grows by, so that nothing measured is lost.
 
     Args:
       shapes: the sizes of the model.
@@ -34,8 +37,9 @@ def measured_tables(
       ratios: ratios of the grid.
       mask_layers: layer kinds to mask, as in cifar10.py.
       say: told why a counter is not at hand, and what is being measured.
+      engine: who computes the masked layers.
 
-    Returns:
+    Yields:
       `measured_traffic` (GB of 2^30 bytes of the run), `measured_cache_hits` (share of the
       requests to the second-level cache), `measured_energy` (joules of the run).
 
@@ -50,7 +54,7 @@ def measured_tables(
     for block in blocks:
         found: dict[str, list[float]] = {}
         for ratio in ratios:
-            options = _options(shapes, run, block, ratio, mask_layers)
+            options = _options(shapes, run, block, ratio, mask_layers, engine)
             if reasons["traffic and cache hits"] is None:
                 say(f"counting traffic of {format_block(block)} at {ratio:g}")
                 traffic = count_traffic(_command(options))
@@ -64,10 +68,12 @@ def measured_tables(
                 found.setdefault("measured_energy", []).append(measure_energy(make) * run.steps)
         for name, row in found.items():
             tables.setdefault(name, []).append(row)
-    return tables
+            yield name, tables[name]
 
 
-def _options(shapes: Shapes, run: Run, block: Block, ratio: float, mask_layers: str) -> OneStep:
+def _options(
+    shapes: Shapes, run: Run, block: Block, ratio: float, mask_layers: str, engine: str
+) -> OneStep:
     config = Config(
         block=format_block(block),
         ratio=ratio,
@@ -78,6 +84,7 @@ def _options(shapes: Shapes, run: Run, block: Block, ratio: float, mask_layers: 
         dim=shapes.dim,
         depth=shapes.depth,
         expansion=shapes.expansion,
+        engine=engine,
     )
     return OneStep(config, shapes.image_size, shapes.n_classes)
 
@@ -85,7 +92,17 @@ def _options(shapes: Shapes, run: Run, block: Block, ratio: float, mask_layers: 
 def _command(options: OneStep) -> list[str]:
     """The command line of `one_step.py` with these options."""
     config = options.run
-    names = ("block", "ratio", "mask_layers", "batch_size", "patch_size", "dim", "depth", "devices")
+    names = (
+        "block",
+        "ratio",
+        "mask_layers",
+        "batch_size",
+        "patch_size",
+        "dim",
+        "depth",
+        "devices",
+        "engine",
+    )
     flags = [f"--{name.replace('_', '-')}={getattr(config, name)}" for name in names]
     flags += [f"--expansion={config.expansion}", f"--size={options.size}"]
     program = Path(__file__).parent / "one_step.py"

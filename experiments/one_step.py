@@ -59,10 +59,15 @@ def random_images(n_images: int, image_size: int, n_classes: int) -> ImageDatase
     )
 
 
+_IN_A_CALL = 10
+"""Steps that one call makes at most."""
+
+
 def steps(options: OneStep) -> Callable[[int], None]:
     """Makes so many masked steps and waits for them; the first call compiles."""
     settings = resolve(options.run, "noise")
-    dataset = random_images(settings.batch_size, options.size, options.n_classes)
+    n_images = _IN_A_CALL * settings.batch_size
+    dataset = random_images(n_images, options.size, options.n_classes)
     program = build_program(settings, dataset)
     images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)
     order = jnp.arange(len(labels), dtype=jnp.int32)
@@ -70,8 +75,7 @@ def steps(options: OneStep) -> Callable[[int], None]:
 
     def make(n_steps: int) -> None:
         nonlocal state
-        # All steps take the one batch there is, at position 0 of the order.
-        for _ in range(n_steps):
+        for made in range(0, n_steps, _IN_A_CALL):
             state, _ = train_steps(
                 program,
                 state,
@@ -79,7 +83,7 @@ def steps(options: OneStep) -> Callable[[int], None]:
                 labels,
                 order,
                 jnp.int32(0),
-                jnp.int32(1),
+                jnp.int32(min(_IN_A_CALL, n_steps - made)),
                 batch_size=settings.batch_size,
                 masked=True,
             )

@@ -81,3 +81,18 @@ def test_energy_is_the_difference_over_the_steps(monkeypatch):
 
     assert counters.why_no_energy() is None
     assert counters.measure_energy(steps, seconds=0.01) == 5
+
+
+@pytest.mark.parametrize(
+    ("visible", "device"),
+    [(None, "index 0"), ("", "index 0"), ("3,1", "index 3"), ("GPU-7f", "uuid GPU-7f")],
+)
+def test_the_meter_is_that_of_the_first_visible_gpu(monkeypatch, visible, device):
+    nvml = types.SimpleNamespace(
+        nvmlDeviceGetHandleByIndex=lambda index: f"index {index}",
+        nvmlDeviceGetHandleByUUID=lambda uuid: f"uuid {uuid}",
+    )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert counters._device(nvml) == device

@@ -32,9 +32,10 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted):
     said: list[str] = []
     run = Run(batch_size=4, steps_per_epoch=512, epochs=2)
     tables = measured_costs.measured_tables(
-        TINY, run, [(2, 2), (4, 1)], (0.5, 0.75, 0.9), "XChannel", said.append
+        TINY, run, [(2, 2), (4, 1)], (0.5, 0.75, 0.9), "XChannel", said.append, "triton"
     )
-    assert tables == {
+    assert next(tables) == ("measured_traffic", [[1.0] * 3])
+    assert dict(tables) == {
         "measured_traffic": [[1.0] * 3] * 2,
         "measured_cache_hits": [[0.5] * 3] * 2,
     }
@@ -42,7 +43,7 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted):
     assert len(counted) == 6
     assert {"--block=4x1", "--ratio=0.9", "--mask-layers=XChannel"} <= set(counted[-1])
     assert {"--batch-size=4", "--size=8", "--dim=8", "--n-classes=10"} <= set(counted[-1])
-    assert "--devices=1" in counted[-1]
+    assert {"--devices=1", "--engine=triton"} <= set(counted[-1])
 
 
 def test_energy_is_that_of_real_steps(monkeypatch):
@@ -60,7 +61,7 @@ def test_energy_is_that_of_real_steps(monkeypatch):
     tables = measured_costs.measured_tables(
         TINY, run, [(2, 4)], (0.5,), "XPatch,XChannel", lambda _: None
     )
-    assert tables == {"measured_energy": [[2.5]]}
+    assert dict(tables) == {"measured_energy": [[2.5]]}
     assert made == [1]
 
 
@@ -74,3 +75,29 @@ def test_the_program_writes_them_beside_the_others(counted, tmp_path):
     assert not (tmp_path / "measured_energy.csv").exists()
     with pytest.raises(InputError, match="--measured measures the grid: leave out --config"):
         program.count_costs(program.Costs(out=tmp_path, config="ResMLP5", measured=True))
+
+
+def test_what_was_measured_is_kept_if_a_later_row_fails(counted, monkeypatch, tmp_path):
+    def count(command: list[str]) -> Traffic:
+        if "--block=64x64" in command:
+            raise InputError("ncu ended with 9")
+        return Traffic(2.0**20, 0.5)
+
+    monkeypatch.setattr(measured_costs, "count_traffic", count)
+    options = program.Costs(tmp_path, blocks=("32x32", "64x64"), ratios=(0.5,), measured=True)
+    with pytest.raises(InputError, match="ncu ended with 9"):
+        program.count_costs(options)
+    rows = list(csv.reader((tmp_path / "measured_cache_hits.csv").read_text().splitlines()))
+    assert rows == [["Block_Size", "0.5"], ["32x32", "0.5"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine": "triton"}, "--engine=triton computes what --measured measures"),
+        ({"engine": "abacus", "measured": True}, "engine 'abacus' is unknown"),
+    ],
+)
+def test_an_engine_is_for_what_is_measured(tmp_path, options, words):
+    with pytest.raises(InputError, match=words):
+        program.count_costs(program.Costs(out=tmp_path, **options))
