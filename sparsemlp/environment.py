@@ -18,7 +18,8 @@ _PACKAGES = ("sparsemlp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", 
 def describe_environment() -> Record:
     """Versions, processor, devices and commit: what a number should be read beside.
 
-    Who computes on fewer than the visible devices says so in the place of `devices`.
+    Who computes on fewer than the visible devices says so in the place of `devices`. With
+    `matmul_precision` "default" a GPU multiplies float32 in TF32, a TPU in bfloat16.
     """
     devices = jax.devices()
     return {
@@ -32,6 +33,7 @@ def describe_environment() -> Record:
         "devices": len(devices),
         "visible_devices": len(devices),
         "processes": jax.process_count(),
+        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
         "commit": _commit(),
         "command": sys.argv,
     }

@@ -3,6 +3,8 @@
 import importlib.metadata
 import json
 
+import jax
+
 from sparsemlp.environment import describe_environment
 
 
@@ -13,6 +15,13 @@ def test_the_environment_can_be_written_and_names_versions_device_and_commit():
     assert environment["devices"] >= 1
     assert environment["cores"] >= 1
     assert "commit" in environment
+
+
+def test_the_precision_of_products_is_told():
+    with jax.default_matmul_precision("bfloat16"):
+        assert describe_environment()["matmul_precision"] == "bfloat16"
+    with jax.default_matmul_precision(None):
+        assert describe_environment()["matmul_precision"] == "default"
 
 
 def test_a_package_used_from_a_checkout_has_no_version(monkeypatch):
