@@ -181,7 +181,8 @@ class Config:
     unreadable: float = 0.001
     """Share of the images of a large set that may be unreadable; each is reported."""
     checkpoint_every: float = 30.0
-    """Seconds between checkpoints: about what a crash can lose."""
+    """Seconds between checkpoints: about what a crash can lose. Runs that are trained together
+    are saved less often if that takes more than a twentieth of the time."""
     tensorboard: bool = False
     """Write TensorBoard events as well (needs tensorboardX)."""
 

@@ -19,6 +19,8 @@ from sparsemlp.train_state import TrainState
 
 _CHUNK_SECONDS = 2.0
 """About how long one call of the training program lasts: how soon a signal is obeyed."""
+_BETWEEN_SAVES = 20
+"""How many times as long as the last save, of all members, the next one is put off at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,7 @@ class PopulationRun:
         self._trainer = trainer
         self._settings = recorders[0].settings
         self._outcomes = [Outcome()] * len(recorders)
-        self._last_save = time.monotonic()
+        self._last_save, self._save_every = time.monotonic(), self._settings.checkpoint_every
 
     @property
     def _alive(self) -> Iterator[tuple[int, Recorder]]:
@@ -151,7 +153,8 @@ class PopulationRun:
     def _save(self, state: TrainState, step: int, *, now: bool) -> None:
         """Saves all members or none, so that they always have a step in common."""
         trainer = self._trainer
-        now = now or time.monotonic() - self._last_save >= self._settings.checkpoint_every
+        began = time.monotonic()
+        now = now or began - self._last_save >= self._save_every
         if not now and step % trainer.steps_per_epoch:
             return
         seconds = trainer.seconds / trainer.n_members
@@ -161,6 +164,9 @@ class PopulationRun:
             for _, recorder in self._alive:
                 recorder.checkpoints.pinned = step
             self._last_save = time.monotonic()
+            if self._save_every > 0:
+                took = self._last_save - began
+                self._save_every = max(self._settings.checkpoint_every, _BETWEEN_SAVES * took)
 
     def _report(self, reporter: Reporter, state: TrainState, epoch: int, step: int) -> None:
         totals = jax.device_get(state.totals)

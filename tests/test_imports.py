@@ -221,9 +221,9 @@ def test_a_circle_is_found_and_named(graph):
     assert "pallas_kernels.layout -> pallas_kernels.reference" in found
 
 
-UNTESTED = {"errors", "__init__", "engine", "cifar10", "recorder", "population_run", "drawing"}
+UNTESTED = {"errors", "__init__", "engine", "cifar10", "recorder", "drawing"}
 """Declarations alone, or tested as `test_cifar10_program`; engines by `test_conformance`; what
-writes a run folder by `test_run`, a population's loop by `test_population`, drawing by figures."""
+writes a run folder by `test_run`, drawing by figures."""
 
 
 def test_the_tests_mirror_the_sources() -> None:
