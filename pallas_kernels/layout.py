@@ -14,6 +14,10 @@ Kept = Int[Array, " k"] | Bool[Array, "down across"]
 """The kept blocks of a kernel: their flat ids, or the block grid as booleans."""
 
 
+_FEW_SCATTERED = 2**17
+"""Comparisons that take less than a scatter, which is two kernel launches on a GPU."""
+
+
 def kept_grid(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> Bool[Array, "down across"]:
     """The block grid as booleans, True where the block is kept.
 
@@ -22,6 +26,8 @@ def kept_grid(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> Bool[Array
       grid_shape: `(in / cols, out / rows)`.
     """
     n_blocks = grid_shape[0] * grid_shape[1]
+    if n_blocks * kept.size <= _FEW_SCATTERED:
+        return jnp.any(kept[:, None] == jnp.arange(n_blocks), axis=0).reshape(grid_shape)
     flat = jnp.zeros(n_blocks, bool)
     return flat.at[kept].set(True, indices_are_sorted=True, unique_indices=True).reshape(grid_shape)
 

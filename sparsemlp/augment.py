@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32, PRNGKeyArray, UInt8
 
 from sparsemlp.errors import InputError
-from sparsemlp.image_mixing import mixing_weight
+from sparsemlp.image_mixing import mixing_lambda, mixing_weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +126,7 @@ def augment(
     mean: Sequence[float] | np.ndarray,
     std: Sequence[float] | np.ndarray,
     dtype: DTypeLike = jnp.float32,
+    lam: Float32[Array, ""] | None = None,
 ) -> tuple[
     Float[Array, "batch height width channels"],
     Float32[Array, "batch n_classes"],
@@ -144,6 +145,7 @@ def augment(
         mean: mean of each channel, as for `normalize`.
         std: standard deviation of each channel, as for `normalize`.
         dtype: floating dtype of the returned images.
+        lam: what `batch_lambda` draws with this key, if that was done before.
 
     Returns:
         The images, and the distribution over the classes that each should be given: its own
@@ -175,10 +177,28 @@ def augment(
         cutmix_alpha=augmentation.cutmix_alpha,
         mix_probability=augmentation.mix_probability,
         switch_probability=augmentation.switch_probability,
+        lam=lam,
     )
     mixed = pixels * weight[:, :, None] + pixels[::-1] * (1 - weight[:, :, None])
     mixed = jax.lax.optimization_barrier(mixed.astype(dtype))
     return mixed, targets * lam + targets[::-1] * (1 - lam)
+
+
+def batch_lambda(key: PRNGKeyArray, augmentation: Augmentation) -> Float32[Array, ""]:
+    """The lambda of mixup or CutMix that `augment` draws with this key.
+
+    Args:
+        key: random key of the step.
+        augmentation: what to do; it must mix.
+    """
+    _, mix_key = jax.random.split(key)
+    return mixing_lambda(
+        mix_key,
+        mixup_alpha=augmentation.mixup_alpha,
+        cutmix_alpha=augmentation.cutmix_alpha,
+        mix_probability=augmentation.mix_probability,
+        switch_probability=augmentation.switch_probability,
+    )
 
 
 def _crop_and_flip(

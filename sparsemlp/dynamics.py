@@ -21,9 +21,8 @@ from sparsemlp.selection import (
     GRADIENT_SCORE,
     block_scores,
     cut,
-    every_block,
-    keep_largest,
     l2,
+    largest_of_each,
 )
 
 Moments = Literal["keep", "reset"]
@@ -128,15 +127,15 @@ def select_dynamic_masks(
       The masks, and the memory with the blocks that they keep. Scores that are ranked by
       gradients are left to `remember_gradients`.
     """
-    masks: dict[str, BlockMask] = {}
+    kept: dict[str, Array] = {}
+    ranked: dict[str, Array] = {}
     scores = dict(memory.get("scores", {}))
-    for path, kernel, rule in masked_kernels(params, plan):
-        shape = matrix_shape(kernel.shape)
+    kernels = list(masked_kernels(params, plan))
+    for path, kernel, rule in kernels:
         if frozen:
             flags = memory["kept"][path]
-            k = n_kept_blocks(flags.size, rule.ratio)
-            (ids,) = jnp.nonzero(flags, size=k)
-            masks[path] = BlockMask(ids.astype(jnp.int32), shape, rule.block)
+            (ids,) = jnp.nonzero(flags, size=n_kept_blocks(flags.size, rule.ratio))
+            kept[path] = ids.astype(jnp.int32)
             continue
         if _by_gradient(rule):
             score = memory["scores"][path]
@@ -149,10 +148,16 @@ def select_dynamic_masks(
             more, less = jnp.float32(1 + dynamics.hysteresis), jnp.float32(1 - dynamics.hysteresis)
             favoured = score * jnp.where(score < 0, less, more)
             score = jnp.where(memory["kept"][path], favoured, score)
-        if n_kept_blocks(score.size, rule.ratio) == score.size:
-            masks[path] = every_block(shape, rule.block)
-        else:
-            masks[path] = keep_largest(score[None], shape, rule.block, rule.ratio)
+        ranked[path] = score
+    if not frozen:
+        ratios = {path: rule.ratio for path, _, rule in kernels}
+        kept = largest_of_each(
+            ranked, {path: n_kept_blocks(s.size, ratios[path]) for path, s in ranked.items()}
+        )
+    masks = {
+        path: BlockMask(kept[path], matrix_shape(kernel.shape), rule.block)
+        for path, kernel, rule in kernels
+    }
     found = {name: scores for name in ("scores",) if name in memory}
     if "kept" in memory:
         found["kept"] = {path: mask.grid().reshape(-1) for path, mask in masks.items()}

@@ -24,6 +24,7 @@ def mixing_weight(
     cutmix_alpha: float,
     mix_probability: float,
     switch_probability: float,
+    lam: Float32[Array, ""] | None = None,
 ) -> tuple[Float32[Array, "height width"], Float32[Array, ""]]:
     """Draws one weight for a whole batch, and its mean over the pixels, for the labels.
 
@@ -34,25 +35,63 @@ def mixing_weight(
         cutmix_alpha: the same for CutMix; 0 turns CutMix off.
         mix_probability: probability that the batch is mixed at all.
         switch_probability: probability of CutMix rather than mixup, if both are on.
+        lam: what `mixing_lambda` draws with this key, if that was done before.
 
     Returns:
         The weight of an image's own pixels, and that of its own label.
     """
-    on_key, switch_key, lambda_key, box_key = jax.random.split(key, 4)
-    if mixup_alpha > 0 and cutmix_alpha > 0:
-        use_cutmix = jax.random.bernoulli(switch_key, switch_probability)
-    else:
-        use_cutmix = jnp.bool_(cutmix_alpha > 0)
-    alpha = jnp.where(use_cutmix, jnp.float32(cutmix_alpha), jnp.float32(mixup_alpha))
-    lam = jnp.where(
-        jax.random.bernoulli(on_key, mix_probability),
-        _symmetric_beta(lambda_key, alpha),
-        jnp.float32(1),
-    )
+    _, switch_key, _, box_key = jax.random.split(key, 4)
+    if lam is None:
+        lam = mixing_lambda(
+            key,
+            mixup_alpha=mixup_alpha,
+            cutmix_alpha=cutmix_alpha,
+            mix_probability=mix_probability,
+            switch_probability=switch_probability,
+        )
+    use_cutmix = _uses_cutmix(switch_key, mixup_alpha, cutmix_alpha, switch_probability)
     pasted = _cutmix_box(box_key, size, lam)
     weight = jnp.where(use_cutmix, 1 - pasted.astype(jnp.float32), lam)
     corrected = 1 - jnp.sum(pasted, dtype=jnp.float32) / (size[0] * size[1])
     return weight, jnp.where(use_cutmix, corrected, lam)
+
+
+def mixing_lambda(
+    key: PRNGKeyArray,
+    *,
+    mixup_alpha: float,
+    cutmix_alpha: float,
+    mix_probability: float,
+    switch_probability: float,
+) -> Float32[Array, ""]:
+    """Draws lambda, the share of the area or of each pixel that is an image's own.
+
+    Drawing it is a loop until a draw is accepted, and a GPU asks the host after each turn of such
+    a loop: many batches are better drawn for together, by `jax.vmap`, than each in its step.
+
+    Args:
+        key: random key of this batch.
+        mixup_alpha: as for `mixing_weight`.
+        cutmix_alpha: as for `mixing_weight`.
+        mix_probability: as for `mixing_weight`.
+        switch_probability: as for `mixing_weight`.
+    """
+    on_key, switch_key, lambda_key, _ = jax.random.split(key, 4)
+    use_cutmix = _uses_cutmix(switch_key, mixup_alpha, cutmix_alpha, switch_probability)
+    alpha = jnp.where(use_cutmix, jnp.float32(cutmix_alpha), jnp.float32(mixup_alpha))
+    return jnp.where(
+        jax.random.bernoulli(on_key, mix_probability),
+        _symmetric_beta(lambda_key, alpha),
+        jnp.float32(1),
+    )
+
+
+def _uses_cutmix(
+    key: PRNGKeyArray, mixup_alpha: float, cutmix_alpha: float, probability: float
+) -> Bool[Array, ""]:
+    if mixup_alpha > 0 and cutmix_alpha > 0:
+        return jax.random.bernoulli(key, probability)
+    return jnp.bool_(cutmix_alpha > 0)
 
 
 def _symmetric_beta(key: PRNGKeyArray, alpha: Float32[Array, ""]) -> Float32[Array, ""]:

@@ -3,7 +3,7 @@
 Bespalov 2025 selects by block norm at every forward pass, evaluation included.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -204,6 +204,32 @@ def largest(scores: Float[Array, " n"], k: int) -> Array:
     """
     _, ids = jax.lax.top_k(_ranks(scores), k)
     return jnp.sort(ids)
+
+
+def largest_of_each(
+    scores: Mapping[str, Float[Array, "..."]], k: Mapping[str, int]
+) -> dict[str, Array]:
+    """`largest` of several kernels; those of equal size and k are ranked together.
+
+    On a GPU every ranking is some launches, longer than the ranking itself.
+
+    Args:
+      scores: of the blocks of each kernel.
+      k: how many blocks each keeps.
+    """
+    alike: dict[tuple[int, int], list[str]] = {}
+    for path, own in scores.items():
+        alike.setdefault((own.size, k[path]), []).append(path)
+    kept: dict[str, Array] = {}
+    for (n, n_kept), paths in alike.items():
+        if n_kept == n:
+            kept |= dict.fromkeys(paths, jnp.arange(n, dtype=jnp.int32))
+        else:
+            rows = jax.vmap(lambda own, n_kept=n_kept: largest(own, n_kept))(
+                jnp.stack([scores[path] for path in paths])
+            )
+            kept |= dict(zip(paths, rows, strict=True))
+    return {path: kept[path] for path in scores}
 
 
 def _ranks(scores: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Int, UInt8
+from jaxtyping import Array, Bool, Float32, Int, Key, UInt8
 
-from sparsemlp.augment import augment
+from sparsemlp.augment import augment, batch_lambda
 from sparsemlp.averaging import move_average
 from sparsemlp.dropped_weights import decay_dropped, reset_returned
 from sparsemlp.dynamics import (
@@ -30,6 +30,7 @@ def train_step(
     *,
     masked: bool,
     masks_of: MasksOf | None = None,
+    lam: Float32[Array, ""] | None = None,
 ) -> TrainState:
     """One step of training on one batch.
 
@@ -43,11 +44,12 @@ def train_step(
       masked: whether weights are masked; the plan's other rules hold from the first step.
       masks_of: what selects the masks from the parameters alone; by default the model's plan and
         the dynamics do.
+      lam: of this step's mixup or CutMix, if `lambdas` drew it before.
 
     Returns:
       The state after the step.
     """
-    augment_key, drop_path_key = jax.random.split(stream_key(program.seed, "step", state.step))
+    augment_key, drop_path_key = _step_keys(program, state.step)
     inputs, targets = augment(
         augment_key,
         images,
@@ -56,6 +58,7 @@ def train_step(
         n_classes=program.n_classes,
         mean=program.mean,
         std=program.std,
+        lam=lam,
     )
     masks, memory = _masks_of_step(program, state, masked=masked, masks_of=masks_of)
 
@@ -121,6 +124,30 @@ def _masks_of_step(
     )
 
 
+def _step_keys(program: Program, step: Int[Array, ""]) -> Key[Array, "2"]:
+    """The keys of a step's augmentation and of its drop path."""
+    return jax.random.split(stream_key(program.seed, "step", step))
+
+
+def lambdas(
+    program: Program, first: Int[Array, ""], n_steps: int
+) -> Float32[Array, " n_steps"] | None:
+    """The lambda of mixup or CutMix of each of some steps; None if nothing is mixed.
+
+    Args:
+      program: what to train and how.
+      first: number of the first step.
+      n_steps: how many.
+    """
+    if not program.augmentation.mixes:
+        return None
+
+    def of_step(step: Array) -> Array:
+        return batch_lambda(_step_keys(program, step)[0], program.augmentation)
+
+    return jax.vmap(of_step)(first + jnp.arange(n_steps, dtype=first.dtype))
+
+
 def many_steps(
     program: Program,
     state: TrainState,
@@ -151,11 +178,13 @@ def many_steps(
     Returns:
       The state after the last step, and whether its loss and parameters are all finite.
     """
+    lams = lambdas(program, state.step, order.size // batch_size)
 
     def body(index: Array, state: TrainState) -> TrainState:
         chosen = jax.lax.dynamic_slice_in_dim(order, start + index * batch_size, batch_size)
         batch = split((images[chosen], labels[chosen]), usable(program.mesh, batch_size))
-        return train_step(program, state, *batch, masked=masked, masks_of=masks_of)
+        lam = None if lams is None else lams[index]
+        return train_step(program, state, *batch, masked=masked, masks_of=masks_of, lam=lam)
 
     state = join(jax.lax.fori_loop(0, n_steps, body, state), program.mesh)
     return state, join(is_healthy(state), program.mesh)

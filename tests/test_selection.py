@@ -12,7 +12,7 @@ from block_norms import NORMS, numpy_scores
 from sparsemlp.blocks import Block
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask
-from sparsemlp.selection import SCORES, select_blocks, select_grid
+from sparsemlp.selection import SCORES, largest, largest_of_each, select_blocks, select_grid
 
 SIDES = (2, 4, 8, 16, 32, 64)
 BLOCKS: list[Block] = [
@@ -255,3 +255,16 @@ def test_bad_input_names_the_value_the_rule_and_the_way_out(arguments, says):
     for part in says:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_kernels_that_are_ranked_together_keep_what_each_keeps_alone():
+    sizes = {"a": (16, 4), "b": (9, 3), "c": (16, 4), "d": (16, 16), "e": (16, 5)}
+    scores = {
+        path: random_kernel((1, n), seed).reshape(n).round(1)
+        for seed, (path, (n, _)) in enumerate(sizes.items())
+    }
+    together = largest_of_each(scores, {path: k for path, (_, k) in sizes.items()})
+    assert list(together) == list(scores)
+    for path, (_, k) in sizes.items():
+        assert together[path].dtype == jnp.int32
+        np.testing.assert_array_equal(together[path], largest(scores[path], k))

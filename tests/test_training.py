@@ -27,12 +27,13 @@ from tiny_training import (
     spread,
 )
 
+from sparsemlp.augment import augment, batch_lambda
 from sparsemlp.evaluation import evaluate
 from sparsemlp.plan import all_rules
 from sparsemlp.rules import BlockMasking
 from sparsemlp.schedule import LEVELS, Phase
-from sparsemlp.train_state import Program, epoch_order, initial_state
-from sparsemlp.training import train_step
+from sparsemlp.train_state import Program, epoch_order, initial_state, stream_key
+from sparsemlp.training import lambdas, train_step
 
 compilation_cache = tiny.compilation_cache
 
@@ -80,6 +81,24 @@ def test_many_steps_in_one_call_are_as_many_calls_bit_for_bit(masked: bool):
     tiny.assert_same_bits(together, single)
     assert int(together.step) == 5
     assert int(together.totals["images"]) == 5 * tiny.BATCH
+
+
+def test_lambdas_drawn_ahead_are_those_that_each_step_would_draw(program):
+    ahead = lambdas(program, jnp.int32(5), 40)
+    assert ahead is not None
+    for index in (0, 1, 39):
+        key = jax.random.split(stream_key(program.seed, "step", jnp.int32(5 + index)))[0]
+        alone = batch_lambda(key, program.augmentation)
+        assert ahead[index] == alone
+        images = jnp.arange(2 * 8 * 8 * 3, dtype=jnp.uint8).reshape(2, 8, 8, 3)
+        rest: Any = {"augmentation": program.augmentation, "n_classes": 10}
+        rest |= {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+        drawn = augment(key, images, jnp.array([1, 2]), **rest)
+        given = augment(key, images, jnp.array([1, 2]), **rest, lam=alone)
+        tiny.assert_same_bits(drawn, given)
+    assert len(set(np.asarray(ahead).tolist())) > 30
+    unmixed = dataclasses.replace(program.augmentation, mix_probability=0.0)
+    assert lambdas(dataclasses.replace(program, augmentation=unmixed), jnp.int32(5), 40) is None
 
 
 def test_no_steps_change_nothing(program: Program):

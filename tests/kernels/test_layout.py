@@ -32,6 +32,14 @@ def test_the_grid_marks_the_kept_ids_and_no_other(ids):
         np.testing.assert_array_equal(np.flatnonzero(grid), kept)
 
 
+def test_the_grid_of_many_blocks_is_made_in_another_way_and_is_the_same():
+    kept = np.sort(np.random.default_rng(0).choice(2000, 400, replace=False)).astype(np.int32)
+    grid = np.asarray(kept_grid(jnp.asarray(kept), (40, 50)))
+    assert grid.shape == (40, 50)
+    np.testing.assert_array_equal(np.flatnonzero(grid), kept)
+    assert not kept_grid(jnp.zeros(0, jnp.int32), GRID).any()
+
+
 @pytest.mark.parametrize("block", [(1, 1), (4, 1), (1, 4), (2, 3)])
 def test_the_mask_is_the_kronecker_product_of_the_grid_and_a_tile(ids, block):
     rows, cols = block
