@@ -1,0 +1,105 @@
+"""Compiles training steps for an H200 that is not there, and counts what one step launches.
+
+Run as a program, in a process of its own: `step_launches.py FILE.json`. A small model on a GPU
+waits for the start of its kernels more than for their work: their number is what masking may cost.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from machine_code import TARGETS
+
+_NO_KERNEL = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while"}
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) [^\n]*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_OPERATION = re.compile(r"^  (?:ROOT )?%?[\w.\-]+ = .*? ([a-z][a-z\-]*)\(", re.MULTILINE)
+
+
+def count_in_process(folder: Path) -> dict[str, Any]:
+    """What `_main` counts, by a process that looks for NVIDIA's assembler in its package."""
+    spec = importlib.util.find_spec("nvidia.cu13")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    environment = {
+        "CUDA_ROOT": next(iter(spec.submodule_search_locations)),
+        "JAX_PLATFORMS": "cpu",
+        # There is nothing to time the products on.
+        "XLA_FLAGS": "--xla_gpu_autotune_level=0",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    done = subprocess.run(
+        [sys.executable, __file__, str(folder / "found.json")],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "found.json").read_text())
+
+
+def launches(text: str) -> dict[str, int]:
+    """What one turn of the largest loop of a compiled program launches.
+
+    Args:
+      text: the program, as XLA prints it.
+
+    Returns:
+      `kernels`, and `loops`: those inside it, each of whose turns asks the host.
+    """
+    bodies = dict(_COMPUTATION.findall(text))
+    turns = [bodies[name] for name in re.findall(r" while\(.*body=%?([\w.\-]+)", text)]
+    operations = max((_OPERATION.findall(body) for body in turns), key=len)
+    return {
+        "kernels": sum(operation not in _NO_KERNEL for operation in operations),
+        "loops": operations.count("while"),
+    }
+
+
+def _main(path: Path) -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import topologies
+    from jax.sharding import NamedSharding, PartitionSpec
+    from one_step import random_images
+
+    from sparsemlp.config import Config
+    from sparsemlp.program import build_program
+    from sparsemlp.settings import resolve
+    from sparsemlp.train_state import initial_state
+    from sparsemlp.training import train_steps
+
+    topology = topologies.get_topology_desc(
+        platform="cuda", target_config=TARGETS["sm_90a"], topology="1x1x1"
+    )
+    mesh = topologies.make_mesh(topology, (1,), ("x",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    settings = resolve(Config(block="32x32", ratio=0.8, engine="reference", depth=2), "noise")
+    dataset = random_images(2 * settings.batch_size, 32, 10)
+    program = build_program(settings, dataset)
+    found = {}
+    for name, masked in (("dense", False), ("masked", True)):
+        given: Any = (
+            jax.eval_shape(lambda: initial_state(program)),
+            *(dataset.train_images, dataset.train_labels),
+            *(jnp.zeros(dataset.n_train, jnp.int32), jnp.int32(0), jnp.int32(0)),
+        )
+        shapes = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=whole), given
+        )
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            lowered = train_steps.lower(
+                program, *shapes, batch_size=settings.batch_size, masked=masked
+            )
+        found[name] = launches(lowered.compile().as_text())
+    path.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
