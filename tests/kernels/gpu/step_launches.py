@@ -97,7 +97,7 @@ def _main(path: Path) -> None:
             lowered = train_steps.lower(
                 program, *shapes, batch_size=settings.batch_size, masked=masked
             )
-        found[name] = launches(lowered.compile().as_text())
+        found[name] = launches(str(lowered.compile().as_text()))
     path.write_text(json.dumps(found))
 
 
