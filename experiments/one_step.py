@@ -29,6 +29,9 @@ from sparsemlp.settings import resolve
 from sparsemlp.train_state import initial_state
 from sparsemlp.training import train_steps
 
+_IN_A_CALL = 10
+"""Steps that one call makes at most."""
+
 
 @dataclasses.dataclass(frozen=True)
 class OneStep:
@@ -57,10 +60,6 @@ def random_images(n_images: int, image_size: int, n_classes: int) -> ImageDatase
         mean=(0.5,) * 3,
         std=(0.25,) * 3,
     )
-
-
-_IN_A_CALL = 10
-"""Steps that one call makes at most."""
 
 
 def steps(options: OneStep) -> Callable[[int], None]:

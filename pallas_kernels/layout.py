@@ -15,7 +15,7 @@ Kept = Int[Array, " k"] | Bool[Array, "down across"]
 
 
 _FEW_SCATTERED = 2**17
-"""Comparisons that take less than a scatter, which is two kernel launches on a GPU."""
+"""Comparisons that are made at once in the place of a scatter, two kernel launches on a GPU."""
 
 
 def kept_grid(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> Bool[Array, "down across"]:

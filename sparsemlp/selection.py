@@ -3,6 +3,7 @@
 Bespalov 2025 selects by block norm at every forward pass, evaluation included.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 
 import jax
@@ -87,11 +88,12 @@ def select_blocks(
     check_score(score)
     kernel_shape = matrix_shape(kernel.shape)
     down, across = block_grid(kernel_shape, block, name)
-    if n_kept_blocks(down * across, ratio) == down * across:
-        return every_block(kernel_shape, block)
-    return keep_largest(
-        block_scores(kernel, block, score, name, engine), kernel_shape, block, ratio
-    )
+    n_blocks = down * across
+    k = n_kept_blocks(n_blocks, ratio)
+    if k == n_blocks:
+        return BlockMask(jnp.arange(n_blocks, dtype=jnp.int32), kernel_shape, block)
+    scores = block_scores(kernel, block, score, name, engine)
+    return BlockMask(largest(scores.reshape(n_blocks), k), kernel_shape, block)
 
 
 def select_grid(
@@ -176,32 +178,13 @@ def cut(
     return kernel.reshape(down, cols, across, rows).swapaxes(1, 2)
 
 
-def keep_largest(
-    scores: Float[Array, "down across"], kernel_shape: tuple[int, int], block: Block, ratio: float
-) -> BlockMask:
-    """The mask of the k blocks with the largest score; ties keep the lower flat index.
-
-    Args:
-      scores: of every block, `[in / cols, out / rows]`.
-      kernel_shape: `(in, out)`.
-      block: `(rows, cols)`.
-      ratio: fraction of blocks to drop, in `[0, 1)`.
-    """
-    k = n_kept_blocks(scores.size, ratio)
-    return BlockMask(largest(scores.reshape(scores.size), k), kernel_shape, block)
-
-
-def every_block(kernel_shape: tuple[int, int], block: Block) -> BlockMask:
-    """The mask that keeps every block."""
-    down, across = block_grid(kernel_shape, block)
-    return BlockMask(jnp.arange(down * across, dtype=jnp.int32), kernel_shape, block)
-
-
 def largest(scores: Float[Array, " n"], k: int) -> Array:
     """Ids of the k largest scores, ascending, int32 `[k]`; equal scores keep the lower id.
 
     NaN is the largest of all, so that a loss shows it.
     """
+    if k == scores.size:
+        return jnp.arange(k, dtype=jnp.int32)
     _, ids = jax.lax.top_k(_ranks(scores), k)
     return jnp.sort(ids)
 
@@ -221,14 +204,11 @@ def largest_of_each(
     for path, own in scores.items():
         alike.setdefault((own.size, k[path]), []).append(path)
     kept: dict[str, Array] = {}
-    for (n, n_kept), paths in alike.items():
-        if n_kept == n:
-            kept |= dict.fromkeys(paths, jnp.arange(n, dtype=jnp.int32))
-        else:
-            rows = jax.vmap(lambda own, n_kept=n_kept: largest(own, n_kept))(
-                jnp.stack([scores[path] for path in paths])
-            )
-            kept |= dict(zip(paths, rows, strict=True))
+    for (_, n_kept), paths in alike.items():
+        rows = jax.vmap(functools.partial(largest, k=n_kept))(
+            jnp.stack([scores[path] for path in paths])
+        )
+        kept |= dict(zip(paths, rows, strict=True))
     return {path: kept[path] for path in scores}
 
 
