@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.ampere import ROWS, Instructions, shared
-from pallas_kernels.mosaic.gradient import group, spread_parts
+from pallas_kernels.mosaic.groups import group, spread_parts
 from pallas_kernels.sparse_layer import SparseLayer
 
 DEPTH = 64

@@ -11,6 +11,7 @@ from pallas_kernels.engine import Engine
 from pallas_kernels.gelu import gelu
 from pallas_kernels.mosaic import ampere_gradient, ampere_products, gradient, launch, products
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
+from pallas_kernels.mosaic.ampere_product_tiles import fits
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 
@@ -78,11 +79,7 @@ class Mosaic(Engine):
         if is_masked and not set(layer.block) <= set(SIDES):
             sides = ", ".join(map(str, SIDES))
             return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
-        if (
-            is_masked
-            and is_ampere
-            and not ampere_products.fits(layer.block, shared_memory_bytes(capability))
-        ):
+        if is_masked and is_ampere and not fits(layer.block, shared_memory_bytes(capability)):
             return (
                 f"on a GPU of compute capability {capability} blocks of {rows}x{cols} are too "
                 "small to be copied by a warpgroup or too large for shared memory: engine 'triton' "

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_mosaic_products import INTERPRETED
+from test_product_program import INTERPRETED
 from test_products import EPS, normal
 
 from pallas_kernels import Mosaic, SparseLayer

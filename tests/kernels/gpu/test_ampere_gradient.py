@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_ampere import assert_rounded, ids, problem
-from test_mosaic_products import INTERPRETED
+from test_product_program import INTERPRETED
 from test_products import normal
 
 from pallas_kernels.mosaic import ampere_gradient

@@ -1,43 +1,14 @@
-"""How products are cut for Ampere, and their numbers with many columns for each program."""
-
-import itertools
+"""Products on Ampere with many columns for each program."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_ampere import A100, RTX_4090, assert_rounded, ids, problem
-from test_mosaic_products import INTERPRETED
+from test_ampere import assert_rounded, ids, problem
+from test_product_program import INTERPRETED
 from test_products import normal
 
-from pallas_kernels.mosaic import ampere, ampere_products
-from pallas_kernels.mosaic.engine import SIDES
-
-
-@pytest.mark.parametrize("capability", [A100, RTX_4090])
-def test_a_cut_fits_shared_memory_and_registers(capability):
-    memory = ampere.shared_memory_bytes(capability)
-    for width, depth, n, rows in itertools.product(SIDES, SIDES, (128, 768, 3072, 16384), (1, 999)):
-        tiles = ampere_products.tiles_of(width, depth, n // depth, rows, memory)
-        if tiles is None:
-            assert capability == RTX_4090
-            assert (width, depth) == (128, 128)
-            continue
-        parts = n // depth if tiles.is_resident else tiles.stages
-        entries = parts * tiles.rows * depth + tiles.stages * width * depth + tiles.rows * width
-        assert 2 * entries < memory
-        # Of 255 registers a thread the sums take this many.
-        assert tiles.rows * width // 128 <= 64
-
-
-def test_wide_panels_come_along_with_the_weights_and_narrow_ones_stay():
-    memory = ampere.shared_memory_bytes(A100)
-    assert ampere_products.tiles_of(32, 32, 384 // 32, 8192, memory) == ampere_products.Tiles(
-        rows=64, stages=4, is_resident=True
-    )
-    wide = ampere_products.tiles_of(32, 32, 1536 // 32, 8192, memory)
-    assert wide is not None
-    assert not wide.is_resident
-
+from pallas_kernels.mosaic import ampere_products
+from pallas_kernels.mosaic.ampere_product_tiles import tiles_of
 
 RESIDENT, STREAMED = 1 << 20, 48 << 10
 
@@ -62,7 +33,7 @@ def test_products_of_the_kept_blocks_with_many_columns_for_each_program(
     layer, mask = problem(block, n_in, n_out, 0.6)
     width, depth = block[::-1] if transposed else block
     n_blocks = (n_out if transposed else n_in) // depth
-    tiles = ampere_products.tiles_of(width, depth, n_blocks, rows, memory)
+    tiles = tiles_of(width, depth, n_blocks, rows, memory)
     assert tiles is not None
     if memory == STREAMED and not transposed:
         assert not tiles.is_resident

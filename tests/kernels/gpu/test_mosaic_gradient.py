@@ -3,27 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_mosaic_products import INTERPRETED
+from test_product_program import INTERPRETED
 from test_products import EPS, normal
 
 from pallas_kernels import SparseLayer
 from pallas_kernels.layout import dense_mask
 from pallas_kernels.mosaic import gradient
-
-
-@pytest.mark.parametrize(("n_together", "ratio"), [(1, 0.4), (2, 0.4), (4, 0.9)])
-def test_each_kept_block_is_in_one_group_of_its_column(n_together, ratio):
-    blocks = np.random.default_rng(0).uniform(size=(7, 5)) >= ratio
-    kept = np.flatnonzero(blocks)
-    groups = gradient.group(jnp.asarray(kept, jnp.int32), (7, 5), n_together)
-    column, row, place = (np.asarray(a) for a in groups)
-    assert len(set(place)) == kept.size
-    np.testing.assert_array_equal(row[place], kept // 5)
-    np.testing.assert_array_equal(column[place // n_together], kept % 5)
-    # What a short group repeats is its column's too, and groups that are not there have no place.
-    assert all(blocks[r, c] for r, c in zip(row, column.repeat(n_together), strict=True) if c >= 0)
-    lengths = blocks.sum(axis=0)
-    assert (column >= 0).sum() == np.ceil(lengths / n_together).sum()
 
 
 @INTERPRETED

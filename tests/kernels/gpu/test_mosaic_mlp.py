@@ -6,7 +6,7 @@ import numpy as np
 import pairs
 import pytest
 from test_ampere import A100
-from test_mosaic_products import INTERPRETED
+from test_product_program import INTERPRETED
 
 from pallas_kernels import Mosaic, SparseLayer
 from pallas_kernels.mosaic.engine import HOPPER

@@ -1,4 +1,4 @@
-"""Products whose panels and rings are used many times."""
+"""Programs of products on Hopper whose panels and rings are used many times."""
 
 import jax
 import jax.numpy as jnp

@@ -1,0 +1,82 @@
+"""Kept blocks of dW that are computed together: tensor cores multiply 64 rows at least."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.layout import insertion_points, list_columns, spread_blocks
+from pallas_kernels.sparse_layer import SparseLayer
+
+
+class Groups(NamedTuple):
+    """Kept blocks that are computed together, of one block column.
+
+    Attributes:
+      column: int32 `[n_groups]`: which; -1 for a group that is not there.
+      row: int32 `[n_groups * n_together]`: the block row of each, a short group repeats its last.
+      place: int32 `[k]`: of each kept block, which entry of `row` it is.
+    """
+
+    column: Int[Array, " groups"]
+    row: Int[Array, " entries"]
+    place: Int[Array, " k"]
+
+
+def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) -> Groups:
+    """Puts the kept blocks of each block column together, a few at a time.
+
+    Args:
+      kept: int32 `[k]`, flat ids, ascending.
+      grid_shape: `(in / cols, out / rows)`.
+      n_together: how many.
+    """
+    k, n_columns = kept.size, grid_shape[1]
+    if n_together == 1:
+        return Groups(kept % n_columns, kept // n_columns, jnp.arange(k, dtype=jnp.int32))
+    # No more: each column has at most one short group.
+    n_groups = min(k, (k + n_columns * (n_together - 1)) // n_together)
+    lists = list_columns(kept, grid_shape)
+    lengths = lists.start[1:] - lists.start[:-1]
+    ends = jnp.cumsum(-(-lengths // n_together))
+    index = jnp.arange(n_groups)
+    column = insertion_points(ends, index, side="right")
+    exists = column < n_columns
+    column = jnp.minimum(column, n_columns - 1)
+    before = jnp.concatenate([jnp.zeros(1, ends.dtype), ends])
+    entry = lists.start[column] + (index - before[column]) * n_together
+    entries = entry[:, None] + jnp.arange(n_together)
+    entries = jnp.clip(entries, 0, jnp.maximum(lists.start[column + 1] - 1, 0)[:, None])
+    line = kept[lists.place] % n_columns
+    inside = jnp.arange(k) - lists.start[line]
+    place = jnp.zeros(k, jnp.int32)
+    place = place.at[lists.place].set(
+        (before[line] * n_together + inside).astype(jnp.int32), unique_indices=True
+    )
+    return Groups(
+        jnp.where(exists, column, -1).astype(jnp.int32), lists.across[entries.reshape(-1)], place
+    )
+
+
+def spread_parts(
+    parts: Float[Array, "shares entries height width"],
+    groups: Groups,
+    kept: Int[Array, " k"],
+    layer: SparseLayer,
+    *,
+    is_swapped: bool,
+) -> Float[Array, "in out"]:
+    """`dW` from the sums of every share of the rows.
+
+    Args:
+      parts: float32, for every entry of the groups its block, or that turned.
+      groups: as they were computed together.
+      kept: ids of the kept blocks.
+      layer: the layer.
+      is_swapped: whether blocks are turned.
+    """
+    blocks = jnp.sum(parts, axis=0).astype(layer.dtype)
+    blocks = blocks.swapaxes(1, 2) if is_swapped else blocks
+    if blocks.shape[0] != groups.column.size:
+        blocks = blocks[groups.place]
+    return spread_blocks(blocks, kept, layer.kernel_shape)

@@ -1,0 +1,22 @@
+"""Kept blocks that are computed together."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.mosaic.groups import group
+
+
+@pytest.mark.parametrize(("n_together", "ratio"), [(1, 0.4), (2, 0.4), (4, 0.9)])
+def test_each_kept_block_is_in_one_group_of_its_column(n_together, ratio):
+    blocks = np.random.default_rng(0).uniform(size=(7, 5)) >= ratio
+    kept = np.flatnonzero(blocks)
+    groups = group(jnp.asarray(kept, jnp.int32), (7, 5), n_together)
+    column, row, place = (np.asarray(a) for a in groups)
+    assert len(set(place)) == kept.size
+    np.testing.assert_array_equal(row[place], kept // 5)
+    np.testing.assert_array_equal(column[place // n_together], kept % 5)
+    # What a short group repeats is its column's too, and groups that are not there have no place.
+    assert all(blocks[r, c] for r, c in zip(row, column.repeat(n_together), strict=True) if c >= 0)
+    lengths = blocks.sum(axis=0)
+    assert (column >= 0).sum() == np.ceil(lengths / n_together).sum()

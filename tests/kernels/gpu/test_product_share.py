@@ -1,0 +1,45 @@
+"""Which kept blocks the programs of a product multiply."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.layout import list_columns
+from pallas_kernels.mosaic.product_share import Share
+from pallas_kernels.mosaic.product_tiles import Tiles, piece_starts
+
+DOWN, ACROSS = 7, 10
+
+
+@pytest.mark.parametrize(("pieces", "lines"), [(1, 1), (3, 4)])
+@pytest.mark.parametrize("n_shares", [1, 3])
+def test_every_kept_block_is_multiplied_once_with_its_piece_of_the_panel(pieces, lines, n_shares):
+    grid = np.random.default_rng(0).uniform(size=(DOWN, ACROSS)) < 0.4
+    grid[:, 4] = False
+    lists = list_columns(jnp.asarray(np.flatnonzero(grid), jnp.int32), (DOWN, ACROSS))
+    tiles = Tiles(n_compute=1, pieces=pieces, blocks=-(-DOWN // pieces), lines=lines, stages=2)
+    starts = piece_starts(lists, tiles, DOWN)
+    done = np.zeros((DOWN, ACROSS), int)
+    lengths = []
+    for index in range(n_shares):
+        share = Share(starts, lists.across, lists.order, tiles, jnp.int32(index), n_shares)
+        of_share = []
+        for turn in range(int(share.n_turns())):
+            for of_group in range(lines):
+                total = 0
+                for piece in range(pieces):
+                    entries = share.entries(jnp.int32(turn), of_group, jnp.int32(piece))
+                    column, first, last = map(int, jax.device_get(entries))
+                    total += last - first
+                    for entry in range(first, last):
+                        row = int(share.block(jnp.int32(entry)))
+                        assert row // tiles.blocks == piece
+                        done[row, column] += 1
+                of_share.append(total)
+        lengths.append(of_share)
+    np.testing.assert_array_equal(done, grid)
+    # Longest first, and none has a group more than another but one.
+    assert all(of_share == sorted(of_share, reverse=True) for of_share in lengths)
+    turns = [len(of_share) // lines for of_share in lengths]
+    assert max(turns) - min(turns) <= 1
