@@ -83,7 +83,7 @@ LAYERS = (
     ("trainer", "recorder", "population_program"),
     ("stream_trainer", "follower"),
     ("run", "population_trainer", "rehearsal"),
-    ("population_run", "exit_codes", "grid_check"),
+    ("population_run", "exit_codes", "grid_check", "announcement"),
     ("population", "command_line", "grid"),
     ("sweep_runs",),
     ("sweep_job",),

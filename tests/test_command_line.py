@@ -87,26 +87,6 @@ def test_a_bad_option_is_one_line_that_names_it(data, tmp_path, capsys, options,
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "density 0.250 from epoch 4"),
-        (
-            {"ratio_schedule": "cubic", "ramp_epochs": 7},
-            "density falling from epoch 4 on, to 0.250 in epoch 9",
-        ),
-        (
-            {"ratio_schedule": "cubic", "ramp_epochs": 7, "freeze_epoch": 5},
-            "density falling from epoch 4 on, but frozen or over before 0.250",
-        ),
-        ({"ratio_schedule": "adaptive"}, "density at least 0.250 from epoch 4"),
-    ],
-)
-def test_the_density_is_told_as_it_will_be(options, words):
-    settings = resolve(Config(ratio=0.8, **options), "digits")
-    assert command_line._density_in_words(settings, 0.25) == words
-
-
 def test_auto_takes_options_that_fit_one_of_its_sets():
     # Of digits 30 epochs are masked from the fourth on, of CIFAR-10 200 from the eleventh.
     settings = command_line._resolve_early(Config(ratio=0.5, block="8x8", freeze_epoch=5))
