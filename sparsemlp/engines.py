@@ -121,19 +121,23 @@ def engine_scores(
 
 
 def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:
-    """The engines of that name, or with `auto` all, that can compute this here; at least one."""
+    """The engines of that name, or with `auto` all, that can compute this here; at least one.
+
+    What `auto` leaves out as not measured is not asked whether it can: that may compile something.
+    """
     check_engine(name)
-    platform = jax.default_backend()
+    platform, named = jax.default_backend(), name != "auto"
     able: list[Engine] = []
     reasons: list[str] = []
-    for engine in ENGINES.values() if name == "auto" else [ENGINES[name]]:
+    for engine in [ENGINES[name]] if named else ENGINES.values():
+        if not _is_measured_here(engine, named=named) and not named:
+            continue
         reason = engine.reason_against(layer, platform)
         if reason is None:
-            if _is_measured_here(engine, named=name != "auto") or name != "auto":
-                able.append(engine)
+            able.append(engine)
             continue
         reasons.append(f"engine {engine.name!r} cannot run here: {reason}")
-        if name == "auto" and platform in engine.platforms:
+        if not named and platform in engine.platforms:
             _say_once(f"{reasons[-1]}; the next best is used")
     if not able:
         raise InputError("; ".join(reasons))

@@ -161,6 +161,20 @@ def test_auto_says_once_why_an_engine_that_is_meant_for_here_is_passed_over(monk
     assert "the next best is used" in message
 
 
+def test_auto_does_not_ask_an_engine_that_was_not_measured_whether_it_can(monkeypatch, said):
+    """It would be left out all the same, and jax-triton compiles a product to find out."""
+
+    class NotMeasured(MeantForHere):
+        measured = False
+
+        def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
+            raise AssertionError("asked")
+
+    put_first(monkeypatch, NotMeasured())
+    assert choose("auto", LAYER).name != "unable"
+    assert not any("cannot run here" in message for message in said())
+
+
 def test_auto_is_silent_about_an_engine_that_is_meant_for_elsewhere(monkeypatch, said):
     put_first(monkeypatch, MeantForElsewhere())
     choose("auto", LAYER)
