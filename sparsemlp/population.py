@@ -20,7 +20,6 @@ from sparsemlp.host_memory import host_memory_bytes
 from sparsemlp.interruption import Interruption
 from sparsemlp.population_run import Outcome, PopulationRun
 from sparsemlp.population_trainer import PopulationTrainer
-from sparsemlp.program import data_digest
 from sparsemlp.progress import Reporter
 from sparsemlp.recorder import Recorder
 from sparsemlp.run_folder import RunFolder
@@ -84,7 +83,6 @@ def train_population(
     """
     _check(members)
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
-    digest = data_digest(dataset)
     outcomes = [Outcome()] * len(members)
     with contextlib.ExitStack() as stack:
         recorders = [
@@ -94,7 +92,6 @@ def train_population(
                     dataset,
                     member.folder,
                     member.title,
-                    digest=digest,
                     save_every=math.inf,
                 )
             )

@@ -2,19 +2,17 @@
 
 import functools
 import math
-import zlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import Mesh
 
 from pallas_kernels import SparseLayer
 from sparsemlp.budgets import n_kept_globally, share_out
 from sparsemlp.convolution import check_window_engine
-from sparsemlp.data import ImageDataset, LabelledImages
+from sparsemlp.data import LabelledImages
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.learning_rates import by_epoch, by_step, learning_rate, triangular_rate
@@ -214,16 +212,3 @@ def mask_density(params: Any, plan: Plan, budget: str = "uniform") -> float:
         kept = sum(mask.n_kept * math.prod(mask.block) for mask in masks)
     unmasked = sum(sizes.values()) - sum(sizes[path] for path, _, _ in kernels)
     return (unmasked + kept) / sum(sizes.values())
-
-
-def data_digest(dataset: ImageDataset) -> str:
-    """A checksum of the training and test data, to know them again when a run is resumed."""
-    digest = 0
-    for array in (
-        dataset.train_images,
-        dataset.train_labels,
-        dataset.test_images,
-        dataset.test_labels,
-    ):
-        digest = zlib.crc32(np.ascontiguousarray(array), digest)
-    return f"{digest:08x}"

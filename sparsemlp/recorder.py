@@ -28,7 +28,6 @@ from sparsemlp.pictures import draw
 from sparsemlp.processes import shared
 from sparsemlp.program import (
     build_program,
-    data_digest,
     epoch_learning_rate,
     mask_density,
     n_parameters,
@@ -61,7 +60,6 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
       dataset: what it is trained on.
       folder: where everything goes; made before it is entered.
       title: the run in a few words, for pictures.
-      digest: checksum of the data, if it is known already.
       save_every: seconds between checkpoints; as the settings say by default.
 
     Raises:
@@ -75,7 +73,6 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         folder: RunFolder,
         title: str,
         *,
-        digest: str | None = None,
         save_every: float | None = None,
     ) -> None:
         if settings.tensorboard:
@@ -92,7 +89,6 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self.density = mask_density(self.shapes.params, self.program.model.plan, settings.budget)
         self.steps_per_epoch = math.ceil(self.training.n_train / settings.batch_size)
         self.total_steps = settings.epochs * self.steps_per_epoch
-        self.digest = _digest(dataset) if digest is None else digest
         self._save_every = settings.checkpoint_every if save_every is None else save_every
         self.history = History(folder.metrics)
         self._board: TensorBoard | None = None
@@ -118,7 +114,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             self.checkpoints,
             self.shapes,
             steps_per_epoch=self.steps_per_epoch,
-            data=self.digest,
+            data=self.dataset.digest,
             among=among,
         )
 
@@ -239,7 +235,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         )
 
     def _metadata(self, seconds: float) -> Record:
-        return {"seconds": seconds, "dataset": self.dataset.source, "data": self.digest}
+        return {"seconds": seconds, "dataset": self.dataset.source, "data": self.dataset.digest}
 
     def _write_activity(self, state: TrainState, step: int) -> None:
         grids = mask_shapes(self.shapes.params, self.program.model.plan)
@@ -268,10 +264,6 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         }
         write_json(self.folder.summary, summary)
         return summary
-
-
-def _digest(dataset: ImageDataset | ImageSet) -> str:
-    return data_digest(dataset) if isinstance(dataset, ImageDataset) else dataset.digest
 
 
 def _hold_out(

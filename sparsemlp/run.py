@@ -129,7 +129,7 @@ class Run:
     def _start(self, *, resume: bool) -> tuple[TrainState, int]:
         """The state to begin with, saved already, and its step; then says what the run is."""
         recorder = self._recorder
-        require_alike({"the checksum of the data": recorder.digest})
+        require_alike({"the checksum of the data": recorder.dataset.digest})
         restored = recorder.restore() if resume else None
         recorder.describe()
         found = None if restored is None else (restored.step, restored.metadata["seconds"])

@@ -1,6 +1,5 @@
 """The program of a run: what must fit together, and the numbers that are printed about it."""
 
-import dataclasses
 import math
 import re
 
@@ -12,18 +11,11 @@ import tiny
 from sparsemlp.config import Config
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
-from sparsemlp.program import (
-    build_program,
-    data_digest,
-    epoch_learning_rate,
-    mask_density,
-    n_parameters,
-)
+from sparsemlp.program import build_program, epoch_learning_rate, mask_density, n_parameters
 from sparsemlp.settings import resolve
 from sparsemlp.train_state import initial_state
 
 compilation_cache = tiny.compilation_cache
-ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
 def like_cifar10(height: int = 32, width: int = 32) -> ImageDataset:
@@ -140,26 +132,6 @@ def test_the_learning_rate_warms_up_and_ends_at_the_minimum():
 def test_a_peak_below_the_minimum_is_obeyed():
     rate = epoch_learning_rate(resolve(Config(lr=1e-6, warmup_epochs=0), "cifar10"))
     assert [float(rate(e)) for e in (0, 100, 199)] == pytest.approx([1e-6] * 3)
-
-
-def test_the_digest_knows_every_label_and_pixel():
-    original = tiny.dataset()
-    digests = {data_digest(original)}
-    for name in ARRAYS:
-        changed = getattr(original, name).copy()
-        changed.reshape(-1)[-1] ^= 1
-        digests.add(data_digest(dataclasses.replace(original, **{name: changed})))
-    assert len(digests) == 1 + len(ARRAYS)
-    assert data_digest(tiny.dataset()) == data_digest(original)
-
-
-def test_the_digest_is_of_the_values_however_they_lie_in_memory():
-    """Images that were transposed before `numpy.savez`, as `[h, w, c, n]` ones are, lie so."""
-    original = tiny.dataset()
-    transposed = np.asfortranarray(original.train_images)
-    assert data_digest(dataclasses.replace(original, train_images=transposed)) == data_digest(
-        original
-    )
 
 
 def test_a_cutout_larger_than_the_images_is_refused_before_anything_is_made():

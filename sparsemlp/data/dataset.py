@@ -1,5 +1,7 @@
 """The one form in which every data set reaches a program."""
 
+import functools
+import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +56,14 @@ class ImageDataset:
         """Height, width and channels of an image."""
         height, width, channels = self.train_images.shape[1:]
         return height, width, channels
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A checksum of the training and test data, to know them again when a run is resumed."""
+        digest = 0
+        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            digest = zlib.crc32(np.ascontiguousarray(array), digest)
+        return f"{digest:08x}"
 
 
 Held = tuple[UInt8[np.ndarray, "n height width channels"], Int32[np.ndarray, " n"]]

@@ -78,3 +78,20 @@ def test_nothing_is_held_out_unless_asked_and_never_all_or_none():
     for share in (0.01, 0.99, 1.0, -0.5):
         with pytest.raises(InputError, match=f"share of {share} of the 8 training images"):
             hold_out(dataset, share)
+
+
+@pytest.mark.parametrize("name", ["train_images", "train_labels", "test_images", "test_labels"])
+def test_the_digest_knows_every_label_and_pixel(name):
+    original = tiny_dataset(8)
+    changed = getattr(original, name).copy()
+    changed.reshape(-1)[-1] ^= 1
+    assert dataclasses.replace(original, **{name: changed}).digest != original.digest
+    assert tiny_dataset(8).digest == original.digest
+
+
+def test_the_digest_is_of_the_values_however_they_lie_in_memory():
+    """Images that were transposed before `numpy.savez`, as `[h, w, c, n]` ones are, lie so."""
+    images = np.random.default_rng(0).integers(0, 256, (8, 4, 5, 3), dtype=np.uint8)
+    original = dataclasses.replace(tiny_dataset(8), train_images=images, test_images=images)
+    transposed = np.asfortranarray(images)
+    assert dataclasses.replace(original, train_images=transposed).digest == original.digest
