@@ -22,7 +22,6 @@ from sparsemlp.errors import InputError
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.options import cli, open_default
-from sparsemlp.paths import at_home
 from sparsemlp.place import place_of
 from sparsemlp.progress import Reporter, TalkativeConsole
 from sparsemlp.run import NotFiniteError, Run
@@ -92,11 +91,6 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
     arguments = sys.argv[1:] if arguments is None else arguments
     usual = Arguments(run=defaults)
     parsed = cli(Arguments, args=arguments, description=description, default=usual)
-    parsed = dataclasses.replace(
-        parsed,
-        out=parsed.out and at_home(parsed.out),
-        resume=parsed.resume and at_home(parsed.resume),
-    )
     if not 0 < parsed.join_timeout < _LONGEST_JOIN:
         raise InputError(
             f"--join-timeout={parsed.join_timeout:g} is outside (0, {_LONGEST_JOIN:g}): seconds "

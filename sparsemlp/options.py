@@ -16,6 +16,9 @@ from typing import Any
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from sparsemlp.errors import InputError
+from sparsemlp.paths import at_home
+
 _KINDS = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 """Values that are written in one word, and what an error calls them."""
 
@@ -90,7 +93,11 @@ def _read_one_word(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
         if is_open and words[0] == "None":
             return None
         try:
-            return kind(words[0])
+            value = kind(words[0])
+            # A shell leaves the ~ of --name=~/folder as it is.
+            return at_home(value) if isinstance(value, Path) else value
+        except InputError:
+            raise
         except ValueError:
             raise ValueError(f"{words[0]!r} is not {_KINDS[kind]}") from None
 

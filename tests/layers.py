@@ -1,8 +1,9 @@
 """The order of the modules of sparsemlp: who may import whom."""
 
 LAYERS = (
-    ("errors", "options", "image_mixing"),
+    ("errors", "image_mixing"),
     ("paths",),
+    ("options",),
     ("data",),
     (
         "augment",

@@ -96,3 +96,11 @@ def test_the_first_word_names_a_program(monkeypatch, capsys):
 
 def _double(number: int = 1) -> int:
     return 2 * number
+
+
+def test_home_is_found_where_the_shell_leaves_it(monkeypatch, capsys):
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert cli(Outer, args=["--folder=~/runs"]).folder == Path("/somewhere/runs")
+    with pytest.raises(SystemExit):
+        cli(Outer, args=["--folder=~nobody-of-that-name/runs"])
+    assert "nobody's home folder" in " ".join(capsys.readouterr().err.split())
