@@ -4,7 +4,8 @@ A point that cannot is tried again without the option that is to blame, so that 
 with it is found, and each complaint is told once, at the line of that option.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparsemlp.config import Config
@@ -52,12 +53,13 @@ def check_points(
         n_devices = values.get("devices") if is_remote else None
         if is_remote:
             values["devices"] = 1  # Those of this machine say nothing.
-        if _blame(point, values, blamed, problems):
+        if _blame(point, values, blamed, problems, is_remote=is_remote):
             continue
         if n_devices is not None:
-            batch_size = rehearse(config_of(values)).batch_size
+            batch_size = rehearse(config_of(values), is_remote=True).batch_size
             _check_devices(point, n_devices, batch_size, problems)
-        earlier = first.setdefault(training_of(config_of(values)), point)
+        training = training_of(config_of(values), is_remote=is_remote)
+        earlier = first.setdefault(training, point)
         if earlier is not point:
             _tell_twice(point, earlier, told, problems)
 
@@ -74,12 +76,18 @@ def _check_devices(point: Point, n_devices: int, batch_size: int, problems: Prob
 
 
 def _blame(
-    point: Point, values: dict[str, Any], blamed: dict[str, Choice], problems: Problems
+    point: Point,
+    values: dict[str, Any],
+    blamed: dict[str, Choice],
+    problems: Problems,
+    *,
+    is_remote: bool,
 ) -> bool:
     """Adds all complaints about a point, taking from `values` what is to blame; whether any."""
     found = False
-    while (complaint := _complaint(values)) is not None:
-        option = _to_blame(point, values, complaint, blamed, only_named=found)
+    ask = functools.partial(_complaint, is_remote=is_remote)
+    while (complaint := ask(values)) is not None:
+        option = _to_blame(point, values, complaint, blamed, ask, only_named=found)
         if option is None:
             if not found:
                 problems.add(point.line, complaint)
@@ -91,10 +99,10 @@ def _blame(
     return found
 
 
-def _complaint(values: Mapping[str, Any]) -> str | None:
+def _complaint(values: Mapping[str, Any], *, is_remote: bool) -> str | None:
     """Why a run with these values cannot be trained; None if it can."""
     try:
-        rehearse(config_of(values))
+        rehearse(config_of(values), is_remote=is_remote)
     except InputError as error:
         return str(error)
     return None
@@ -105,6 +113,7 @@ def _to_blame(
     values: Mapping[str, Any],
     complaint: str,
     blamed: Mapping[str, Choice],
+    ask: Callable[[Mapping[str, Any]], str | None],
     *,
     only_named: bool,
 ) -> str | None:
@@ -121,10 +130,11 @@ def _to_blame(
             return option
 
     def without(option: str) -> str | None:
-        return _complaint({name: value for name, value in values.items() if name != option})
+        return ask({name: value for name, value in values.items() if name != option})
 
     named = [option for option in own if _named(option, values[option], complaint)]
-    named.sort(key=lambda option: _named(option, values[option], complaint), reverse=True)
+    # A model string excludes other options, one by one: to blame it would hide all but the first.
+    named.sort(key=lambda option: (-_named(option, values[option], complaint), option == "config"))
     for option in named:
         if without(option) != complaint:
             return option
@@ -139,8 +149,10 @@ def _to_blame(
 def _named(option: str, value: Any, complaint: str) -> int:
     """How clearly a complaint names an option: by its flag, with its value, or by its name."""
     words = option.replace("_", " ")
-    signs = (f"--{option.replace('_', '-')}", f"{words} {value}", f"{words} {value!r}", words)
-    return next((4 - n for n, sign in enumerate(signs) if sign in complaint), 0)
+    flag = f"--{option.replace('_', '-')}"
+    with_value = (f"{option}={value}", f"{words} {value}", f"{words} {value!r}")
+    signs = (flag, *with_value, words, option)
+    return next((len(signs) - n for n, sign in enumerate(signs) if sign in complaint), 0)
 
 
 def _check_stated(

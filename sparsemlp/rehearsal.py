@@ -17,7 +17,7 @@ from sparsemlp.plan import all_rules, check_plan
 from sparsemlp.program import build_program
 from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
-from sparsemlp.settings import Settings, model_and_plan, resolve
+from sparsemlp.settings import Settings, check_lowest_rate, model_and_plan, resolve
 from sparsemlp.stream_options import check_left_to_pipeline
 from sparsemlp.train_state import initial_state
 
@@ -37,8 +37,12 @@ _RULE_OPTIONS = (
 
 
 @functools.lru_cache(maxsize=16)
-def rehearse(config: Config) -> Settings:
+def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
     """Checks a configuration as far as it can be without training.
+
+    Args:
+      config: the configuration.
+      is_remote: whether another machine trains it, whose engines are not known here.
 
     Returns:
       Its settings.
@@ -49,6 +53,7 @@ def rehearse(config: Config) -> Settings:
     """
     data = outline_of(config)
     check_left_to_pipeline(config)
+    check_lowest_rate(config)
     settings = resolve(config, data.name)
     _, plan = model_and_plan(settings)
     if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):
@@ -62,16 +67,22 @@ def rehearse(config: Config) -> Settings:
     if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
         reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
         _check_program(reference)
+    if settings.engine not in ("auto", "reference") and not is_remote:
+        _check_program(dataclasses.replace(settings, seed=0, lr=0.0))
     return settings
 
 
-def training_of(config: Config) -> tuple[Any, ...]:
+def training_of(config: Config, *, is_remote: bool = False) -> tuple[Any, ...]:
     """What tells a training from another one: dense runs are the same for every block.
+
+    Args:
+      config: the configuration.
+      is_remote: as for `rehearse`.
 
     Raises:
       InputError: a run of it would be refused.
     """
-    settings = rehearse(config)
+    settings = rehearse(config, is_remote=is_remote)
     depth, plan = model_and_plan(settings)
     active = {pattern: _active(rules) for pattern, rules in plan.items()}
     active = {pattern: rules for pattern, rules in active.items() if rules}

@@ -128,11 +128,7 @@ def check_said_in_vain(config: Config) -> None:
     the highest; and crops and flips of images that the input pipeline crops and flips. For a new
     run's command line; a grid that gives no ratio is dense on purpose.
     """
-    lr = _default(config.lr, recipe(config.model).training["lr"])
-    if config.min_lr is not None and config.min_lr > lr:
-        raise InputError(
-            f"--min-lr={config.min_lr:g} is above the highest rate, --lr={lr:g}: choose a lower one"
-        )
+    check_lowest_rate(config)
     check_left_to_pipeline(config)
     if config.ratio is not None or config.config is not None:
         return
@@ -146,6 +142,15 @@ def check_said_in_vain(config: Config) -> None:
                 f"{flag(name)}={getattr(config, name)} needs a mask: give --ratio, such as "
                 "--ratio=0.8, or --ratio=0 for a dense run"
             )
+
+
+def check_lowest_rate(config: Config) -> None:
+    """Raises InputError if the lowest learning rate is said to be above the highest."""
+    lr = _default(config.lr, recipe(config.model).training["lr"])
+    if config.min_lr is not None and config.min_lr > lr:
+        raise InputError(
+            f"--min-lr={config.min_lr:g} is above the highest rate, --lr={lr:g}: choose a lower one"
+        )
 
 
 def check(config: Settings) -> None:

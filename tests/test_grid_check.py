@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax
 import pytest
 import tiny
 from tiny_images import write_folder
@@ -170,3 +171,22 @@ def test_other_machines_need_not_have_the_devices_of_this_one(data, monkeypatch)
     fixed = "  epochs: 2\n  lr: 0.0123\n"
     assert told(hp, fixed, data, is_remote=True) == []
     assert "3 devices" in told(hp, fixed, data)[0]
+
+
+def test_no_complaint_hides_another_one(data):
+    """Augmentation names its values without dashes; a model string excludes options one by one."""
+    wrong = "  ratio: [0.5]\n  label_smoothing: [2]\n  mixup: [-1]\n  min_lr: [1]\n"
+    lines = told(f"{wrong}  checkpoint_every: [-5]\n", "  epochs: 3\n", data)
+    keys = [line.split(" ")[1] for line in lines]
+    assert keys == ["label_smoothing:", "mixup:", "min_lr:", "checkpoint_every:"]
+    model = "  model_config: ['ResMLP1 @ XPatch = masked 0.5 (2, 2);']\n"
+    lines = told(f"{model}  ratio: [0.5]\n  mask_layers: [XPatch]\n", "", data)
+    assert {line.split(" ")[1] for line in lines} == {"depth:", "mask_layers:", "ratio:"}
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="the engine may run there")
+def test_an_engine_that_cannot_run_here_is_told_unless_others_train(data):
+    hp = "  block: [2x4]\n  ratio: [0.5]\n  engine: [mosaic]\n"
+    (line,) = told(hp, "", data)
+    assert line.startswith("4: engine: engine 'mosaic' cannot run here")
+    assert told(hp, "", data, is_remote=True) == []

@@ -86,8 +86,8 @@ def test_added_runs_never_take_a_name_that_is_taken(folder):
     [
         ("hp:\n  ratio: [0.5]\nfixed:\n  dataset: digits\n", "lacks the run dense-seed0"),
         (
-            BEGUN + "  min_lr: 0.1\n",
-            "dense-seed0 as it was begun (min_lr 1e-05, now 0.1) and 1 more",
+            BEGUN + "  min_lr: 0.001\n",
+            "dense-seed0 as it was begun (min_lr 1e-05, now 0.001) and 1 more",
         ),
         (BEGUN.replace("digits", "cifar10"), "dataset digits, now cifar10"),
     ],
@@ -183,3 +183,16 @@ def test_auto_never_becomes_a_file_that_the_sweep_names(folder, monkeypatch, tmp
     assert [run.config.dataset for run in looked.runs][1] == "auto"
     assert loaded == []
     assert [run.config.dataset for run in settled(folder, more).runs][1] == "digits"
+
+
+def test_a_run_folder_of_somebody_else_is_named(folder, monkeypatch):
+    begin(folder)
+
+    def refused(path: Path, *_: object, **__: object) -> bool:
+        if path.name == "config.json":
+            raise PermissionError(13, "Permission denied")
+        return path in (folder.sweep, folder.path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(InputError, match=r"dense-seed0 cannot be read: Permission denied"):
+        settled(folder, BEGUN)
