@@ -63,6 +63,12 @@ class RunFolder:
                 "folder that an earlier run printed at its start"
             )
 
+    def is_finished(self) -> bool:
+        """Whether there is a summary, and it can be read."""
+        with contextlib.suppress(OSError, ValueError):
+            return isinstance(json.loads(self.summary.read_text()), dict)
+        return False
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps every other process from writing here; the system lets go when this one ends.

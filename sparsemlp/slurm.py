@@ -24,7 +24,7 @@ from sparsemlp.progress import TalkativeConsole
 from sparsemlp.run_names import safe_name
 from sparsemlp.slurm_job import SweepJob, submitit
 from sparsemlp.slurm_options import ANNOUNCED_SECONDS
-from sparsemlp.sweep import begin, load_data, runs_to_train
+from sparsemlp.sweep import begin, load_data, runs_to_train, tell_who_is_alone
 from sparsemlp.sweep_folder import Sweep, SweepFolder, SweepRun
 from sparsemlp.sweep_job import form_jobs
 
@@ -74,6 +74,7 @@ def submit_sweep(
         runs = [run for run in runs if run.name not in waiting]
         load_data(runs, console)
         jobs = form_jobs(runs, together=_together(grid, population))
+        tell_who_is_alone(runs, population, console)
         for start in range(0, len(jobs), _LONGEST_ARRAY):
             submitted |= _submit(package, grid, folder, jobs[start : start + _LONGEST_ARRAY])
             write_json(folder.slurm / "submitted.json", submitted)
@@ -109,6 +110,7 @@ def tell_scripts(
     _check_path(folder.path.absolute())
     runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
     jobs = form_jobs(runs, together=_together(grid, population))
+    tell_who_is_alone(runs, population, console)
     place = folder.slurm.absolute()
     for start in range(0, len(jobs), _LONGEST_ARRAY):
         n_jobs = min(_LONGEST_ARRAY, len(jobs) - start)
@@ -124,11 +126,18 @@ def tell_scripts(
 
 def _together(grid: Grid, population: str) -> bool:
     """Whether a job is a population; what the jobs ask for tells what the nodes have."""
-    asks_for_gpus = any(
-        re.fullmatch(r"gpus(-per-.*)?", option) or (option == "gres" and "gpu" in str(value))
-        for option, value in grid.slurm.more.items()
-    )
+    asks_for_gpus = any(_asks_for_gpus(*item) for item in grid.slurm.more.items())
     return chooses_population(population, "gpu" if asks_for_gpus else "cpu")
+
+
+def _asks_for_gpus(option: str, value: Any) -> bool:
+    """Whether an option of sbatch asks for a GPU, as `gpus: 1` or `gres: gpu:h100:2`."""
+    wanted = str(value).split(",")
+    if option == "gres":
+        wanted = [each for each in wanted if each.split(":")[0] == "gpu"]
+    elif not re.fullmatch(r"gpus(-per-.*)?", option):
+        return False
+    return any(each.split(":")[-1] != "0" for each in wanted)
 
 
 def _submit(

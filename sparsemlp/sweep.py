@@ -14,7 +14,7 @@ from sparsemlp.grouping import chooses_population
 from sparsemlp.interruption import deferred_signals
 from sparsemlp.progress import TalkativeConsole
 from sparsemlp.sweep_folder import State, Sweep, SweepFolder, SweepRun
-from sparsemlp.sweep_job import epochs_of, form_jobs, name_of, train_job
+from sparsemlp.sweep_job import epochs_of, form_jobs, name_of, reasons_apart, train_job
 from sparsemlp.sweep_progress import SweepReporter
 from sparsemlp.sweep_runs import resolved, settle
 
@@ -78,6 +78,7 @@ def train_sweep(
         runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
         data = load_data(runs, console)
         jobs = form_jobs(runs, together=together)
+        tell_who_is_alone(runs, population, console)
         n_epochs = sum(map(epochs_of, jobs))
         n_done = len(sweep.runs) - len(runs)
         with (
@@ -109,6 +110,17 @@ def train_sweep(
             return 128 + number
         _tell_failures(sweep, folder, console)
         return 0 if states["finished"] == len(sweep.runs) else 1
+
+
+def tell_who_is_alone(runs: Sequence[SweepRun], population: str, console: Console) -> None:
+    """Says which runs are no population although that was asked for, and why."""
+    if population == "on":
+        for reason, count in reasons_apart(runs).items():
+            console.print(
+                f"NOTE: {count} run{'s' * (count > 1)} trained alone: {reason}",
+                markup=False,
+                soft_wrap=True,
+            )
 
 
 def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:

@@ -133,7 +133,7 @@ class SweepFolder:
     def state(self, name: str) -> State:
         """How far a run is, by the files in its folder."""
         folder = self.run(name)
-        if folder.summary.exists():
+        if folder.is_finished():
             return "finished"
         if folder.failure.exists():
             return "failed"

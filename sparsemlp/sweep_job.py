@@ -8,16 +8,17 @@ import contextlib
 import dataclasses
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 import jax
 
+from sparsemlp import grouping
 from sparsemlp.data import DataSets, ImageDataset
 from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
-from sparsemlp.grouping import group_runs
 from sparsemlp.interruption import Interruption
 from sparsemlp.lock import OccupiedError
 from sparsemlp.population import Member, train_population
@@ -51,8 +52,14 @@ def form_jobs(runs: Sequence[SweepRun], *, together: bool = False) -> list[list[
     """
     if not together:
         return [[run] for run in runs]
-    groups = group_runs([resolved(run) for run in runs])
+    groups = grouping.group_runs([resolved(run) for run in runs])
     return [[runs[index] for index in group] for group in groups]
+
+
+def reasons_apart(runs: Sequence[SweepRun]) -> dict[str, int]:
+    """Why runs cannot be trained in a population, and how many of them each reason holds for."""
+    found = [grouping.reason_against(resolved(run)) for run in runs]
+    return dict(Counter(reason for reason in found if reason is not None))
 
 
 def name_of(job: Sequence[SweepRun]) -> str:

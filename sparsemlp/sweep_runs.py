@@ -154,11 +154,13 @@ def _check_folders(sweep: Sweep, folder: SweepFolder) -> None:
 def why_other_run(run: SweepRun, folder: SweepFolder) -> str | None:
     """Why the folder of a run cannot be gone on with, None if it can or is not there yet."""
     place = folder.run(run.name)
-    if not place.config.exists():
-        return None
     try:
+        if not place.config.exists():
+            return None
         stored = read_config(place.config)
         found = differences(resolve(stored, stored.dataset), resolved(run))
     except InputError as error:
         return str(error)
+    except OSError as error:
+        return f"{place.path} cannot be read: {error.strerror}"
     return f"{place.path} is another run: {found}" if found else None

@@ -126,7 +126,10 @@ def test_what_is_finished_or_in_the_queue_is_not_submitted_again(tmp_path, slurm
     [
         ('gres: "gpu:4"', True),
         ("gpus-per-task: 1", True),
+        ('gres: "lscratch:10,gpu:h100:2"', True),
         ('gres: "lscratch:10"', False),
+        ('gres: "gpu:0"', False),
+        ("gpus: 0", False),
         ("gpu-bind: none", False),
     ],
 )

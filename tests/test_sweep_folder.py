@@ -96,5 +96,8 @@ def test_files_in_the_run_folder_say_how_far_a_run_is(folder):
     assert folder.state("x") == "begun"
     place.write_failure(ValueError("a\n  b"))
     assert folder.state("x") == "failed"
+    place.failure.unlink()
+    place.summary.write_text('{"epochs": 3')
+    assert folder.state("x") == "begun"
     place.summary.write_text("{}")
     assert folder.state("x") == "finished"

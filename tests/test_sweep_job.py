@@ -24,6 +24,7 @@ from sparsemlp.sweep_job import (
     epochs_of,
     form_jobs,
     name_of,
+    reasons_apart,
     train_job,
 )
 
@@ -213,3 +214,10 @@ def test_members_keep_what_they_came_to_when_another_one_ends_their_population(
     assert not folder.run("r0.25").failure.exists()
     assert "NaN in epoch 1" in folder.run("r0.5").read_failure()
     assert "disk gone" in folder.run("r0.75").read_failure()
+
+
+def test_runs_that_cannot_be_a_population_have_a_reason(run):
+    alone = SweepRun("x", dataclasses.replace(run.config, engine="cpu"))
+    ((reason, count),) = reasons_apart([run, alone]).items()
+    assert count == 1
+    assert "--engine=cpu cannot train a population" in reason
