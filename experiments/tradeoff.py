@@ -8,7 +8,7 @@ that plan. CIFAR-10 runs need no data for it; others must find theirs again, or 
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -26,11 +26,11 @@ from sparsemlp.data import ImageDataset, LabelledImages, load_images
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS, MARKERS, look
+from sparsemlp.labels import Labels
 from sparsemlp.options import cli
 from sparsemlp.program import build_program
-from sparsemlp.recipes import recipe
-from sparsemlp.settings import Settings, describe_masking
-from sparsemlp.study_run import read_run
+from sparsemlp.settings import Settings
+from sparsemlp.study_run import StudyRun, read_run
 from sparsemlp.train_state import initial_state
 from sparsemlp.training import train_step
 
@@ -62,26 +62,35 @@ def planned_bytes(settings: Settings, dataset: LabelledImages) -> int:
     return analysis.memory_analysis().temp_size_in_bytes  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def read_point(folder: Path) -> Point:
-    """A run from its folder; the time is the median of its last five epochs, a step."""
-    run = read_run(folder, str(folder))
+def plan_run(run: StudyRun, name: str) -> Point:
+    """A run with an epoch on record; the time is the median of its last five epochs, a step."""
     settings = run.settings
     if settings is None or not run.records:
-        raise InputError(f"{folder} cannot be read: {run.reason or 'it has no settings'}")
-    dataset = _shapes_of(settings)
-    name = f"{recipe(settings.model).title} {describe_masking(settings)}"
+        raise InputError(f"it cannot be read: {run.reason or 'it has no settings'}")
     if len(run.records) < settings.epochs:
         name += f" ({len(run.records)} of {settings.epochs} epochs)"
-    return Point(name, run.last("test_top1"), planned_bytes(settings, dataset), run.step_ms)
+    peak_bytes = planned_bytes(settings, _shapes_of(settings))
+    return Point(name, run.last("test_top1"), peak_bytes, run.step_ms)
 
 
-def _points(paths: Iterable[Path]) -> Iterator[Point]:
+def name_runs(runs: Sequence[StudyRun]) -> list[str]:
+    """What the runs are called: model, masking, whatever else sets them apart, and the seed."""
+    labels = Labels(runs)
+    seeds = {run.settings.seed for run in runs if run.settings is not None}
+    return [
+        f"{run.model} {labels.label(run)}"
+        + (f", seed {run.settings.seed}" if run.settings is not None and len(seeds) > 1 else "")
+        for run in runs
+    ]
+
+
+def _points(runs: Sequence[StudyRun]) -> Iterator[Point]:
     """The runs that can be planned; of the others it is said why not."""
-    for path in paths:
+    for run, name in zip(runs, name_runs(runs), strict=True):
         try:
-            yield read_point(path)
+            yield plan_run(run, name)
         except InputError as error:
-            print(f"left out: {path}: {error}", file=sys.stderr)
+            print(f"left out: {run.name}: {error}", file=sys.stderr)
 
 
 def _shapes_of(config: Config) -> LabelledImages:
@@ -142,10 +151,11 @@ def draw_tradeoff(
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out={out} cannot be written: {error.strerror}") from error
-    paths = [p.parent for p in sorted(folder.glob("**/metrics.jsonl")) if p.stat().st_size]
-    if not paths:
+    runs = [read_run(p.parent, str(p.parent)) for p in sorted(folder.glob("**/metrics.jsonl"))]
+    runs = [run for run in runs if run.records or run.status == "unreadable"]
+    if not runs:
         raise InputError(f"no run with a finished epoch lies below {folder}: give a folder of runs")
-    points = sorted(_points(paths), key=lambda p: -p.peak_bytes)
+    points = sorted(_points(runs), key=lambda p: -p.peak_bytes)
     if not points:
         raise InputError(f"no run below {folder} can be planned: the lines above say why")
     table = Table(title="accuracy against memory")

@@ -25,8 +25,11 @@ def _describe(run: StudyRun) -> tuple[str, ...]:
     listed = versions.items() if isinstance(versions, dict) else ()
     notice = environment.get("notice")
     data = f"{run.dataset}: {notice}" if notice else run.dataset
-    commits = [environment, *(environment.get("earlier") or [])]
-    made_at = dict.fromkeys(str(e["commit"]) for e in commits if e.get("commit"))
+    earlier = environment.get("earlier")
+    commits = [environment, *(earlier if isinstance(earlier, list) else [])]
+    made_at = dict.fromkeys(
+        str(e["commit"]) for e in commits if isinstance(e, dict) and e.get("commit")
+    )
     return (
         run.device or "not recorded",
         ", ".join(f"{name} {version}" for name, version in listed if version),

@@ -184,9 +184,9 @@ def _cards(study: Study) -> Iterable[dict[str, str]]:
         others = study.other_options(group.first) if len(dense) > 1 else ""
         words = "dense model" + (f" ({others})" if others else "")
         yield {"number": percent(*group.top1()), "words": words + _seeds(group)}
-    masked = [group for group in groups if group.first.masking is not None]
+    masked = [group for group in groups if group.first.is_masked]
     by_accuracy = sorted(masked, key=lambda group: -group.top1()[0])
-    strong = [g for g in by_accuracy if g.first.masking and g.first.masking.ratio >= 0.8]
+    strong = [group for group in by_accuracy if (group.first.ratio or 0.0) >= 0.8]
     for group in dict.fromkeys([*by_accuracy[:1], *strong[:1]]):
         why = "best masked" if group is by_accuracy[0] else "best with 80% dropped or more"
         words = f"{why}: {study.label(group.first)}{_seeds(group)}"

@@ -127,27 +127,27 @@ def _row(study: Study, run: StudyRun) -> Row:
     row: Row = {column.key: None for column in COLUMNS}
     row |= {"name": run.name, "status": run.status, "reason": run.reason or None}
     if settings is not None:
-        masking = run.masking
         row |= {
             "model": run.model,
             "masking": run.label,
             "block": run.block,
             "ratio": run.ratio,
-            "backward": None if masking is None else masking.backward,
+            "backward": run.backward,
             "differs": study.other_options(run) or None,
             "seed": settings.seed,
             "epochs": settings.epochs,
         }
     if run.records:
         row["epochs_done"] = int(run.records[-1]["epoch"])
-        for key in ("test_top1", "test_top5", "train_top1", "loss", "density", "dropped_norm"):
-            row[key] = run.records[-1].get(key)
-        row["changed_blocks"] = run.records[-1].get("changed_blocks")
+        for key in ("test_top1", "test_top5", "train_top1", "loss", "density"):
+            row[key] = _number(run.records[-1].get(key))
+        for key in ("changed_blocks", "dropped_norm"):
+            row[key] = _number(run.records[-1].get(key))
         row["step_ms"] = None if math.isnan(run.step_ms) else run.step_ms
         seconds = run.column("seconds")
         row["seconds"] = None if math.isnan(sum(seconds)) else float(sum(seconds))
     if run.summary:
-        row |= {key: run.summary.get(key) for key in ("best_test_top1", "parameters")}
+        row |= {key: _number(run.summary.get(key)) for key in ("best_test_top1", "parameters")}
     if costs is not None:
         row |= dataclasses.asdict(costs)
     return row | {
@@ -156,6 +156,11 @@ def _row(study: Study, run: StudyRun) -> Row:
         "jax": versions.get("jax") if isinstance(versions, dict) else None,
         "commit": run.environment.get("commit"),
     }
+
+
+def _number(value: Any) -> float | int | None:
+    """A JSON number as it is; None for anything else."""
+    return value if isinstance(value, int | float) else None
 
 
 def show(column: Column, value: Value) -> str:

@@ -68,14 +68,18 @@ def by_seed(runs: Iterable[StudyRun]) -> list[Seeds]:
     """
     groups: dict[tuple[str, ...], list[StudyRun]] = {}
     for run in runs:
-        if run.settings is None:
-            continue
-        fields = dataclasses.fields(run.settings)
-        ignored = _NOT_COMPARED | _OF_A_MASK if run.is_dense else _NOT_COMPARED
-        compared = [field.name for field in fields if field.name not in ignored]
-        values = (repr(getattr(run.settings, name)) for name in compared)
-        groups.setdefault((*values, run.dataset), []).append(run)
+        if run.settings is not None:
+            groups.setdefault(setting_of(run), []).append(run)
     return [_of(group) for group in groups.values()]
+
+
+def setting_of(run: StudyRun) -> tuple[str, ...]:
+    """What runs that differ in their seed alone have in common."""
+    assert run.settings is not None
+    fields = dataclasses.fields(run.settings)
+    ignored = _NOT_COMPARED | _OF_A_MASK if run.is_dense else _NOT_COMPARED
+    compared = [field.name for field in fields if field.name not in ignored]
+    return (*(repr(getattr(run.settings, name)) for name in compared), run.dataset)
 
 
 def _of(runs: list[StudyRun]) -> Seeds:

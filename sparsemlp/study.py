@@ -16,6 +16,7 @@ from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record, encode
 from sparsemlp.labels import Labels, differing_options
+from sparsemlp.run_folder import RunFolder
 from sparsemlp.settings import Settings
 from sparsemlp.study_run import StudyRun, read_run, resolve_for
 
@@ -98,7 +99,7 @@ def read_study(path: Path) -> Study:
     runs = [
         read_run(folders[name], name, plan[0])
         if name in folders
-        else StudyRun(name, "missing", plan[1] or "not started", plan[0])
+        else _without_files(path / "runs" / name, name, *plan)
         for name, plan in planned.items()
     ]
     unplanned = tuple(sorted(folders.keys() - planned.keys()))
@@ -107,6 +108,18 @@ def read_study(path: Path) -> Study:
         return Study(path, tuple(runs))
     grid = str(sweep.get("grid", "the grid"))
     return Study(path, tuple(runs), grid, str(sweep.get("text", "")), unplanned)
+
+
+def _without_files(folder: Path, name: str, settings: Settings | None, reason: str) -> StudyRun:
+    """A run of the grid whose folder shows no files: not begun, or somebody else's."""
+    try:
+        list(folder.iterdir())
+    except PermissionError as error:
+        refused = f"{folder.name} cannot be read: {error.strerror}"
+        return StudyRun(name, "unreadable", refused, settings, folder=RunFolder(folder))
+    except OSError:
+        pass
+    return StudyRun(name, "missing", reason or "not started", settings)
 
 
 def _run_folders(path: Path) -> Iterator[Path]:

@@ -83,6 +83,17 @@ class StudyRun:
         rules = {(rule.block, rule.ratio): rule for rule in self._masks}
         return next(iter(rules.values())) if len(rules) == 1 else None
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether any layer has a mask; they may differ, and then `masking` is None."""
+        return bool(self._masks)
+
+    @property
+    def backward(self) -> str | None:
+        """The backward pass of the masked layers; None without one, or where they differ."""
+        found = {rule.backward for rule in self._masks}
+        return found.pop() if len(found) == 1 else None
+
     @functools.cached_property
     def _masks(self) -> list[BlockMasking]:
         return [rule for rule in all_rules(self.plan) if isinstance(rule, BlockMasking)]
@@ -178,10 +189,9 @@ def read_run(path: Path, name: str, planned: Settings | None = None) -> StudyRun
     """
     folder = RunFolder(path)
     environment = folder.read_environment()
-    failure = _read_object(path / "failure.json")
-    summary = _read_object(folder.summary)
     settings, records = planned, ()
     try:
+        failure, summary = _read_object(folder.failure), _read_object(folder.summary)
         if folder.config.is_file():
             config = from_json(folder.config.read_text(), Path(folder.config.name))
             settings = resolve_for(config, str(environment.get("dataset", "")))
@@ -191,7 +201,7 @@ def read_run(path: Path, name: str, planned: Settings | None = None) -> StudyRun
         if summary and not records:
             raise InputError(f"it has {folder.summary.name}, but no epoch in {folder.metrics.name}")
     except (InputError, OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
         return StudyRun(name, "unreadable", reason, planned, environment=environment, folder=folder)
     status, reason = _status(summary, failure, records, settings)
     return StudyRun(name, status, reason, settings, records, summary or {}, environment, folder)

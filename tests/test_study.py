@@ -1,6 +1,7 @@
 """A study knows its runs, those that are missing, and what sets them apart."""
 
 import json
+from pathlib import Path
 
 import pytest
 import synthetic_study as synthetic
@@ -104,3 +105,19 @@ def test_what_differs_is_told_once(small):
     assert {small.variant(run) for run in small.runs} == {""}
     assert small.label(small.runs[0]) == small.runs[0].label
     assert small.other_options(small.runs[0]) == ""
+
+
+def test_a_folder_that_cannot_be_listed_is_not_missing(small, monkeypatch):
+    (missing,) = [run.name for run in small.runs if run.status == "missing"]
+    folder = small.path / "runs" / missing
+    iterdir = Path.iterdir
+
+    def refused(path: Path):
+        if path == folder:
+            raise PermissionError(13, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    (run,) = [run for run in read_study(small.path).runs if run.name == missing]
+    assert (run.status, run.settings is not None) == ("unreadable", True)
+    assert "Permission denied" in run.reason

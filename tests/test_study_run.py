@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,3 +128,21 @@ def test_a_mask_that_drops_nothing_is_no_mask(tmp_path, rest):
     read = read_run(synthetic.write_run(tmp_path / "run", run, 1), "a")
     assert (read.masking, read.ratio) == (None, 0.0)
     assert read.is_dense == ("sparse" not in rest)
+
+
+def test_layers_may_have_masks_of_their_own(tmp_path):
+    text = "ResMLP5 @ XPatch = masked 0.5 (2, 2); XChannel = masked 0.3 (1, 1);"
+    made = synthetic.settings(config=text, backward="dense", epochs=1)
+    run = read_run(synthetic.write_run(tmp_path / "run", made), "a")
+    assert (run.masking, run.ratio, run.is_masked, run.backward) == (None, None, True, "dense")
+    dense = read_run(synthetic.write_run(tmp_path / "d", synthetic.settings(epochs=1)), "d")
+    assert (dense.is_masked, dense.backward) == (False, None)
+
+
+def test_a_file_that_may_not_be_read_is_a_reason(folder, monkeypatch):
+    def refused(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    run = read_run(folder, "a")
+    assert (run.status, run.reason) == ("unreadable", "Permission denied")

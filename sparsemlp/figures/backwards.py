@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sparsemlp.figures.dense_runs import named_dense_runs
-from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.drawing import ONE_MASK, Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.legends import columns_for, height, wrap, wrap_to
 from sparsemlp.figures.seed_lines import backward_of
 from sparsemlp.figures.style import (
@@ -37,8 +37,10 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     groups = [group for group in by_seed(study.finished) if group.first.masking is not None]
     found = order_backwards({g.first.masking.backward for g in groups if g.first.masking})
     if len(found) < 2:
-        had = f"all finished masked runs have the {found[0]} one" if found else "there is no run"
-        raise NothingToDrawError(f"a comparison takes two backward passes: {had}")
+        had = f"there is only the {found[0]} one" if found else "there is none"
+        raise NothingToDrawError(
+            f"a comparison takes two backward passes of finished runs with {ONE_MASK}: {had}"
+        )
     of_block = [g for g in groups if g.first.block == chosen.block]
     of_ratio = [g for g in groups if g.first.masking and g.first.masking.ratio == chosen.ratio]
     lines = _lines(of_block)
@@ -63,6 +65,8 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     if of_ratio:
         _over_blocks(axes[-1], rows, found, dense)
         axes[-1].set_title(f"ratio {chosen.ratio:g}")
+    shown = [f"{chosen.block} over the ratios"] if over_ratios else []
+    shown += [f"all blocks at ratio {chosen.ratio:g}"] if of_ratio else []
     handles, labels = axes[0].get_legend_handles_labels()
     width = figure.get_figwidth()
     columns = columns_for(labels, most=4, width=width)
@@ -72,8 +76,8 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     yield Drawing(
         "backwards",
         figure,
-        f"Test top-1 of the last epoch with each backward pass: {chosen.block} over the ratios, "
-        f"and all blocks at ratio {chosen.ratio:g}; bars are standard deviations over seeds.",
+        f"Test top-1 of the last epoch with each backward pass: {' and '.join(shown)}; bars are "
+        "standard deviations over seeds.",
     )
 
 

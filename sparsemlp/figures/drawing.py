@@ -36,6 +36,10 @@ class Chosen:
     ratio: float = 0.8
 
 
+ONE_MASK = "the same mask in all masked layers"
+"""What figures by block and ratio take of a run, in words."""
+
+
 class NothingToDrawError(LookupError):
     """A study has no data for a figure; the message says in a line what is lacking."""
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from sparsemlp.blocks import parse_block
 from sparsemlp.figures.dense_runs import dense_runs
-from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.drawing import ONE_MASK, Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.legends import height, wrap
 from sparsemlp.figures.seed_lines import (
     LINE_COLORS,
@@ -33,7 +33,6 @@ from sparsemlp.figures.style import (
     name_backward,
     order_backwards,
     shades,
-    sort_blocks,
 )
 from sparsemlp.labels import Labels
 from sparsemlp.seeds import Seeds, by_seed
@@ -61,7 +60,7 @@ def changed_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """How many blocks change in an epoch, for all blocks at the chosen ratio."""
     runs = [run for run in study.trained if np.isfinite(run.column("changed_blocks")).any()]
     if not any(run.masking for run in runs):
-        raise NothingToDrawError("no masked run records how many blocks changed")
+        raise NothingToDrawError(f"no run with {ONE_MASK} records changed blocks")
     yield _families(
         study,
         chosen,
@@ -102,6 +101,7 @@ def _families(
         squeeze=False,
     )
     styles = _styles({group.first.block or "" for group in groups}, variants)
+    colors = {kind: _colors(groups, kind) for kind in families}
     dense = None if logarithmic else dense_runs(study, [group.first for group in groups])
     for row, backward in enumerate(backwards):
         for column, kind in enumerate(families):
@@ -111,7 +111,7 @@ def _families(
                 for group in groups
                 if backward_of(group) == backward and family(group.first.block or "") == kind
             ]
-            _blocks(axes, told, chosen_groups, styles, values)
+            _blocks(axes, told, chosen_groups, styles, colors[kind], values)
             if dense is not None:
                 marker = "." if len(dense.first.records) < _FEW_EPOCHS else ""
                 draw_seeds(axes, dense, "test_top1", DENSE_MODEL._replace(marker=marker), None)
@@ -127,18 +127,11 @@ def _families(
                 axes.set_ylabel(f"{name_backward(backward)}\n{label} (%)")
             if row == len(backwards) - 1:
                 epoch_axis(axes)
-    for column in range(len(families)):
-        handles = {
-            line.get_label(): line
-            for axes in grid[:, column]
-            for line in axes.lines
-            if not str(line.get_label()).startswith("_")
-        }
-        labels = sorted(handles, key=lambda text: parse_block(str(text)))
-        if labels:
-            grid[0, column].legend(
-                [handles[text] for text in labels], labels, ncols=2, loc="best", handlelength=1.6
-            )
+    if all(style.color is None for style in styles.values()):
+        for column, kind in enumerate(families):
+            handles = [Line2D([], [], color=color) for color in colors[kind].values()]
+            names = list(colors[kind])
+            grid[0, column].legend(handles, names, ncols=2, loc="best", handlelength=1.6)
     if len(variants) > 1:
         width = figure.get_figwidth()
         names = [wrap(variant or "no other option", width=width) for variant in variants]
@@ -157,6 +150,13 @@ def _families(
     alone = f"{blocks.pop()} at " if len(blocks) == 1 else ""
     figure.suptitle(f"{alone}ratio {chosen.ratio:g}{dotted}")
     return Drawing(name, figure, caption)
+
+
+def _colors(groups: Sequence[Seeds], kind: int) -> dict[str, Any]:
+    """The colour of each block of a family, the same in all of its panels."""
+    blocks = {group.first.block or "" for group in groups}
+    own = sorted((block for block in blocks if family(block) == kind), key=parse_block)
+    return dict(zip(own, shades(len(own)), strict=True))
 
 
 class _Style(NamedTuple):
@@ -185,11 +185,10 @@ def _blocks(
     told: Labels,
     groups: Sequence[Seeds],
     styles: Mapping[str, _Style],
+    colors: Mapping[str, Any],
     values: Callable[[StudyRun], np.ndarray],
 ) -> None:
     """A line a block; other options have a dash of their own, and some a colour."""
-    blocks = sort_blocks({group.first.block or "" for group in groups})
-    colors = dict(zip(blocks, shades(len(blocks)), strict=True))
     for group in groups:
         block = group.first.block or ""
         style = styles[told.variant(group.first)]

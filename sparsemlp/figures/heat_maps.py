@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
 from sparsemlp.figures.dense_runs import dense_top1
-from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.drawing import ONE_MASK, Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.style import (
     SEQUENCE,
     WIDTH,
@@ -27,6 +27,9 @@ from sparsemlp.seeds import by_seed, percent, statistics
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
 
+_CHARACTERS = 11
+"""Of a title, in an inch."""
+
 Cells = dict[tuple[str, float], list[StudyRun]]
 
 
@@ -34,7 +37,7 @@ def heat_maps(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """Accuracy and GB of each block and ratio, a map per backward pass and per other options."""
     masked = [run for run in study.runs if run.masking is not None]
     if not any(run.status == "finished" for run in masked):
-        raise NothingToDrawError("no masked run is finished")
+        raise NothingToDrawError(f"no finished run has {ONE_MASK}")
     groups: dict[tuple[str, str], Cells] = {}
     for backward in order_backwards({run.masking.backward for run in masked if run.masking}):
         for run in masked:
@@ -68,7 +71,7 @@ def _draw(study: Study, cells: Cells, title: str) -> Figure:
     blocks = sort_blocks({block for block, _ in cells})
     ratios = sorted({ratio for _, ratio in cells})
     colors = mpl.colormaps[SEQUENCE]
-    height = 1.3 + 0.38 * len(blocks)
+    height = max(2.3, 1.3 + 0.38 * len(blocks))
     figure = Figure(figsize=(max(3.6, min(WIDTH, 1.7 + 0.62 * len(ratios))), height))
     axes = figure.subplots()
     axes.set(xlim=(0, len(ratios)), ylim=(len(blocks), 0), xlabel="ratio", ylabel="block")
@@ -102,11 +105,11 @@ def _draw(study: Study, cells: Cells, title: str) -> Figure:
             )
     dense = dense_top1(study, _finished(cells))
     heading = title if dense is None else f"{title}; dense model {percent(*dense)}"
-    figure.suptitle(textwrap.fill(heading, int(13 * figure.get_figwidth())))
+    figure.suptitle(textwrap.fill(heading, int(_CHARACTERS * figure.get_figwidth())))
     bar = figure.colorbar(
         ScalarMappable(scale, SEQUENCE),
         ax=axes,
-        label="test top-1 (%), GB below",
+        label="test top-1 (%),\nGB below",
         format=FuncFormatter(as_percent),
         fraction=0.04,
     )

@@ -1,7 +1,7 @@
 """Accuracy against what it costs, and the runs that no other one beats in both."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.legends import height, wrap
+from sparsemlp.figures.seed_lines import backward_of
 from sparsemlp.figures.style import (
     BACKWARDS,
     DENSE_MODEL,
@@ -21,7 +22,7 @@ from sparsemlp.figures.style import (
     percent_axis,
 )
 from sparsemlp.run_costs import run_costs
-from sparsemlp.seeds import Seeds, by_seed, percent
+from sparsemlp.seeds import by_seed, percent, setting_of
 from sparsemlp.study import Study
 from sparsemlp.study_run import StudyRun
 
@@ -46,9 +47,9 @@ def step_time(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         raise NothingToDrawError("no finished run records the time of its steps")
     devices = list(dict.fromkeys(run.device for run in timed))
     for number, device in enumerate(devices, start=1):
-        groups = by_seed(run for run in timed if run.device == device)
+        own = [run for run in timed if run.device == device]
         figure = _draw(
-            _points(study, groups, lambda run: run.step_ms),
+            _points(study, own, lambda run: run.step_ms),
             f"measured on {device or 'an unknown device'}",
             "training step, median of the last epochs (ms)",
             "ms",
@@ -56,9 +57,9 @@ def step_time(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         yield Drawing(
             "step_time" if len(devices) == 1 else f"step_time_{number}",
             figure,
-            f"Test top-1 of the last epoch against the measured time of a training step on "
-            f"{device or 'an unknown device'}; numbered runs are those that no other one beats in "
-            "both. Times of runs that shared the machine with others are not comparable.",
+            "Test top-1 of the last epoch, over all seeds, against the measured time of a training "
+            f"step on {device or 'an unknown device'}; numbered runs are those that no other one "
+            "beats in both. Times of runs that shared the machine with others are not comparable.",
         )
 
 
@@ -68,7 +69,7 @@ def loaded_weights(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     if not known:
         raise NothingToDrawError("no finished ResMLP run on a data set that the cost models know")
     figure = _draw(
-        _points(study, by_seed(known), _billions_loaded),
+        _points(study, known, _billions_loaded),
         "theoretical: weights that all forward passes load",
         "loaded weights (billions)",
         "billion",
@@ -104,14 +105,16 @@ def _billions_loaded(run: StudyRun) -> float:
     return math.nan if costs is None else costs.loaded_elements / 1e9
 
 
-def _points(study: Study, groups: list[Seeds], cost: Callable[[StudyRun], float]) -> list[Point]:
+def _points(
+    study: Study, runs: Iterable[StudyRun], cost: Callable[[StudyRun], float]
+) -> list[Point]:
+    """The settings of some finished runs: what those cost, and the accuracy over all its seeds."""
+    every = {setting_of(group.first): group for group in by_seed(study.finished)}
     points = []
-    for group in groups:
-        run, (top1, spread) = group.first, group.top1()
-        kind = run.masking.backward if run.masking is not None else "none"
-        kind = "dense model" if run.is_dense else kind
-        name = study.label(run)
-        points.append(Point(group.statistics(cost)[0], top1, spread, name, kind))
+    for group in by_seed(runs):
+        run, (top1, spread) = group.first, every[setting_of(group.first)].top1()
+        kind = "dense model" if run.is_dense else backward_of(group) if run.is_masked else "none"
+        points.append(Point(group.statistics(cost)[0], top1, spread, study.label(run), kind))
     return points
 
 
@@ -158,7 +161,7 @@ def _draw(points: list[Point], title: str, label: str, unit: str) -> Figure:
         [Line2D([], [], linestyle="")] * len(named),
         named,
         loc="outside lower left",
-        title=f"Pareto front: {len(best)} settings, filled{several}",
+        title=f"Pareto front: {len(best)} setting{'s' * (len(best) > 1)}, filled{several}",
         alignment="left",
         handlelength=0,
         handletextpad=0,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from sparsemlp import costs
 from sparsemlp.blocks import parse_block
 from sparsemlp.costs import Masking
-from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.drawing import ONE_MASK, Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.style import COLORS, DASHES, MARKERS, WIDTH, sort_blocks
 from sparsemlp.run_costs import dropped_share, is_constant, masking_of, shapes_of
 from sparsemlp.study import Study
@@ -27,7 +27,7 @@ def masked_elements(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         if np.isfinite(run.last("density")) and run.last("epoch") > _first_masked_epoch(run)
     ]
     if not runs:
-        raise NothingToDrawError("no masked ResMLP run records its density")
+        raise NothingToDrawError(f"no ResMLP run with {ONE_MASK} records its density")
     figure = Figure(figsize=(0.68 * WIDTH, 3.4))
     axes = figure.subplots()
     axes.plot((0, 1), (0, 1), color="#9aa3ab", linewidth=0.8, label="target")
@@ -65,7 +65,7 @@ def flops(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """FLOPs against the ratio, by the thesis' model and with whole blocks counted."""
     known = [run for run in _masked(study) if _has_shapes(run)]
     if not known:
-        raise NothingToDrawError("no masked ResMLP run on a data set that the cost models know")
+        raise NothingToDrawError(f"no ResMLP run with {ONE_MASK}, on data with known costs")
     counts = collections.Counter((_what_is_masked(run), _length(run)) for run in known)
     ((shapes, kinds), length), _ = counts.most_common(1)[0]
     of_most = (shapes, kinds), length

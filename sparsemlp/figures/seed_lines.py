@@ -41,7 +41,7 @@ def looks(groups: Sequence[Seeds]) -> list[Look]:
 def _own_look(group: Seeds) -> Look:
     if group.first.is_dense:
         return DENSE_MODEL
-    return NO_MASK if group.first.masking is None else BACKWARDS[backward_of(group)]
+    return BACKWARDS[backward_of(group)] if group.first.is_masked else NO_MASK
 
 
 def draw_seeds(axes: Axes, group: Seeds, key: str, look: Look, label: str | None) -> None:
@@ -73,7 +73,7 @@ def over_seeds(
 
 def backward_of(group: Seeds) -> str:
     """The backward pass of the masked layers of a setting; `masked` without masks."""
-    return "masked" if group.first.masking is None else group.first.masking.backward
+    return group.first.backward or "masked"
 
 
 def masked_at(study: Study, ratio: float, block: str | None = None) -> list[StudyRun]:

@@ -8,12 +8,13 @@ import tiny
 import tiny_images
 import tradeoff
 from PIL import Image
-from tradeoff import Point, read_point, tradeoff_figure
+from tradeoff import Point, name_runs, plan_run, tradeoff_figure
 
 from sparsemlp import InputError
 from sparsemlp.config import Config
 from sparsemlp.config_file import to_json
 from sparsemlp.history import History
+from sparsemlp.study_run import read_run
 
 DENSE = Config(dim=32, depth=1, batch_size=128, epochs=10)
 
@@ -40,7 +41,8 @@ def test_every_run_is_a_point_and_needs_no_data(tmp_path: Path, capsys: pytest.C
     text = capsys.readouterr().out
     for expected in ("50.00%", "25.00%", "100%", "activations"):
         assert expected in text
-    one, other = (read_point(tmp_path / "runs" / name) for name in ("dense", "pruned"))
+    runs = [read_run(tmp_path / "runs" / name, name) for name in ("dense", "pruned")]
+    one, other = (plan_run(run, run.name) for run in runs)
     assert one.name.endswith("(2 of 10 epochs)")
     assert one.peak_bytes > other.peak_bytes
     assert one.step_ms == pytest.approx(1000 * 0.15 / 5)
@@ -49,7 +51,7 @@ def test_every_run_is_a_point_and_needs_no_data(tmp_path: Path, capsys: pytest.C
 def test_a_run_on_other_images_takes_their_shapes(tmp_path: Path):
     data = tiny.write_npz(tmp_path / "tiny.npz")
     config = dataclasses.replace(DENSE, dataset=str(data), batch_size=8, dim=8)
-    point = read_point(write_run(tmp_path / "run", config, [0.5]))
+    point = plan_run(read_run(write_run(tmp_path / "run", config, [0.5]), "a"), "a")
     assert 0 < point.peak_bytes < 2**22
 
 
@@ -84,3 +86,16 @@ def test_runs_on_a_large_image_set_take_its_shapes_and_lost_ones_are_left_out(tm
     (tmp_path / "runs" / "a" / "config.json").write_text(to_json(lost))
     with pytest.raises(InputError, match=r"no run below .* can be planned"):
         tradeoff.draw_tradeoff(tmp_path / "runs", tmp_path / "a.png")
+
+
+def test_runs_have_names_of_their_own(tmp_path: Path):
+    of_run = {"seed": (0, 1, 0), "mix_probability": (1.0, 1.0, 0.0)}
+    runs = []
+    for index, values in enumerate(zip(*of_run.values(), strict=True)):
+        config = dataclasses.replace(
+            DENSE, dataset="cifar10", **dict(zip(of_run, values, strict=True))
+        )
+        runs.append(read_run(write_run(tmp_path / str(index), config, [0.5]), str(index)))
+    names = name_runs(runs)
+    assert len(set(names)) == 3
+    assert names[1].endswith("seed 1")

@@ -70,3 +70,19 @@ def test_more_lines_than_can_be_told_apart_are_not_drawn(tmp_path):
 def test_a_single_epoch_is_a_point_of_the_dense_model_as_well(tmp_path):
     (drawing,) = of_one_block(tmp_path, 1)
     assert {str(line.get_marker()) for line in drawing.figure.axes[0].lines} == {"."}
+
+
+def test_the_legend_shows_the_colours_of_blocks_which_are_the_same_in_all_panels(tmp_path):
+    for block, backward in (("2x2", "masked"), ("4x4", "masked"), ("4x4", "dense")):
+        for epochs in (1, 2):
+            run = synthetic.settings(block=block, ratio=0.8, backward=backward, epochs=epochs)
+            synthetic.write_run(tmp_path / f"{block}-{backward}-{epochs}", run)
+    (drawing,) = accuracy_at_ratio(read_study(tmp_path), Chosen())
+    above, below = drawing.figure.axes
+    legend = above.get_legend()
+    assert legend is not None
+    shown = legend.get_lines()
+    assert {line.get_linestyle() for line in shown} == {"-"}
+    of_block = dict(zip(("2x2", "4x4"), (line.get_color() for line in shown), strict=True))
+    assert {line.get_color() for line in above.lines} == set(of_block.values())
+    assert {line.get_color() for line in below.lines} == {of_block["4x4"]}

@@ -8,6 +8,7 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.pareto import Point, front, loaded_weights, spread_out, step_time
+from sparsemlp.seeds import by_seed, percent
 from sparsemlp.study import read_study
 
 small = synthetic.small
@@ -65,3 +66,24 @@ def test_without_a_finished_run_there_is_nothing(tmp_path):
     for draw in (step_time, loaded_weights):
         with pytest.raises(NothingToDrawError):
             list(draw(read_study(tmp_path), Chosen()))
+
+
+def test_an_accuracy_is_that_of_all_seeds_and_a_time_that_of_the_device(tmp_path):
+    for seed, name in enumerate("aab"):
+        folder = synthetic.write_run(tmp_path / str(seed), synthetic.settings(epochs=1, seed=seed))
+        text = (folder / "environment.json").read_text()
+        (folder / "environment.json").write_text(text.replace("a synthetic", name))
+    study = read_study(tmp_path)
+    mean = percent(*by_seed(study.finished)[0].top1())
+    for drawing in step_time(study, Chosen()):
+        (listed,) = drawing.figure.legends[0].get_texts()
+        assert mean in " ".join(listed.get_text().split())
+
+
+def test_layers_with_masks_of_their_own_are_masked(tmp_path):
+    text = "ResMLP5 @ XPatch = masked 0.5 (2, 2); XChannel = masked 0.3 (1, 1);"
+    synthetic.write_run(tmp_path / "a", synthetic.settings(config=text, backward="dense", epochs=1))
+    (drawing,) = step_time(read_study(tmp_path), Chosen())
+    legend = drawing.figure.axes[0].get_legend()
+    assert legend is not None
+    assert [label.get_text() for label in legend.get_texts()] == ["dense backward"]

@@ -62,7 +62,7 @@ def test_schedules_are_not_on_the_line_and_not_drawn(tmp_path):
 def test_runs_that_do_not_mask_yet_drop_nothing_and_are_not_drawn(tmp_path):
     run = synthetic.settings(block="32x32", ratio=0.8, epochs=4, mask_start_epoch=2)
     synthetic.write_run(tmp_path / "a", run, 2)
-    with pytest.raises(NothingToDrawError, match="no masked ResMLP run"):
+    with pytest.raises(NothingToDrawError, match="no ResMLP run with the same mask"):
         list(masked_elements(read_study(tmp_path), Chosen()))
     synthetic.write_run(tmp_path / "b", run, 3)
     (drawing,) = masked_elements(read_study(tmp_path), Chosen())
