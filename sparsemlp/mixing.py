@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from sparsemlp.layer import Linear
 from sparsemlp.linear import sparse_linear
-from sparsemlp.mlp import Linear
 from sparsemlp.spread import scaled, spread
 
 
@@ -33,6 +33,8 @@ def mix_tokens(
     Returns:
       `[..., out, channels]`.
     """
+    # after (W (scale x + shift) + b) = (scale after) (W x) + after ((sum_i W_i) shift + b), the
+    # table in float32 at least: it is small, and its gradient a sum over all rows.
     scale, shift = before
     if not layer.takes_scales:
         y = layer(scaled(x, scale) + spread(shift, x), axis=-2, engine=engine)

@@ -11,7 +11,7 @@ from flax.linen.dtypes import canonicalize_dtype, promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.errors import InputError
-from sparsemlp.mlp import Linear
+from sparsemlp.layer import Linear
 from sparsemlp.plan import Plan, layer_rules
 from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import draw_part
@@ -53,6 +53,7 @@ class SparseDense(nn.Module):
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Maps `[..., in]` to `[..., features]`, or `[..., in, c]` to `[..., features, c]`."""
+        x = jnp.asarray(x)
         layer = self.weights(x.shape[self.axis], x.dtype)
         return layer(x.astype(layer.kernel.dtype), axis=self.axis, engine=self.engine)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sparsemlp import sparse_linear
+from sparsemlp.layer import Linear
 from sparsemlp.masks import BlockMask
 from sparsemlp.mixing import mix_tokens
-from sparsemlp.mlp import Linear
 
 TOKENS, OUT, CHANNELS, BLOCK = 8, 12, 5, (4, 2)
 KEPT = np.array([0, 4, 5, 7, 11], np.int32)  # of the 4 x 3 blocks; the row of block 1 is empty

@@ -250,3 +250,20 @@ def test_stochastic_depth_preserves_the_mean():
     mean = drop(rate, jnp.ones((n, 1))).mean()
     # A sample is Bernoulli(0.8) / 0.8, with variance rate / (1 - rate); five standard errors.
     assert abs(mean - 1) < 5 * math.sqrt(rate / (1 - rate) / n)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_of_numpy_have_the_precision_of_jax(unchecked):
+    x = np.random.default_rng(0).normal(size=(2, 8))
+    layer = SparseDense(4)
+    params = layer.init(jax.random.key(0), x)
+    y = layer.apply(params, x)
+    assert isinstance(y, jax.Array)
+    assert y.dtype == jnp.asarray(x).dtype
+    np.testing.assert_array_equal(y, layer.apply(params, jnp.asarray(x)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_layer_is_tabulated(unchecked):
+    table = SparseDense(4).tabulate(jax.random.key(0), jnp.ones((2, 8)))
+    assert "kernel" in table
