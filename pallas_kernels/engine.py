@@ -11,7 +11,7 @@ from typing import Any, Literal
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense, tuning
-from pallas_kernels.layout import spread_activation
+from pallas_kernels.layout import Kept, spread_activation
 from pallas_kernels.neighbours import Neighbours, keep_largest
 from pallas_kernels.sparse_layer import Phase, SparseLayer, Weights
 
@@ -114,7 +114,7 @@ class Engine(abc.ABC):
         self,
         x: Float[Array, "..."],
         dy: Float[Array, "..."],
-        kept: Int[Array, " k"],
+        kept: Kept,
         layer: SparseLayer,
     ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
         """`dW = (x^T dy) * M` and `db`, dy summed over all but its features."""

@@ -21,7 +21,7 @@ from pallas_kernels.layout import spread_activation, take_blocks
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
 from sparsemlp.rules import ActivationPooling, ActivationPruning
-from sparsemlp.selection import SCORES, largest
+from sparsemlp.selection import largest, scores_of
 
 Axis = Literal[-1, -2]
 _REFERENCE = Reference()
@@ -159,8 +159,7 @@ def _prune(
     rows = jnp.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
     down, across = rows.shape[0] // height, rows.shape[1] // width
     blocks = rows.reshape(down, height, across, width).swapaxes(1, 2).astype(jnp.float32)
-    score = rule.score if callable(rule.score) else SCORES[rule.score]
-    ids = largest(jax.lax.stop_gradient(score(blocks)).reshape(-1), k)
+    ids = largest(scores_of(blocks, rule.score).reshape(-1), k)
     values = take_blocks(rows, ids, rule.block)
     return PrunedActivation(named(values), named(ids), x.shape, axis)
 

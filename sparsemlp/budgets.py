@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
-from sparsemlp.plan import Plan, masked_kernels
+from sparsemlp.plan import Plan, as_tuple, masked_kernels
 from sparsemlp.rules import BlockMasking, Rule
 from sparsemlp.selection import block_scores
 
@@ -149,6 +149,6 @@ def _with_mask(
     rules: Rule | tuple[Rule, ...], mask: BlockMasking
 ) -> BlockMasking | tuple[Rule, ...]:
     """The rules that a plan has for exactly this kernel, with another mask."""
-    several = rules if isinstance(rules, tuple) else (rules,)
+    several = as_tuple(rules)
     others = [rule for rule in several if not isinstance(rule, BlockMasking)]
     return (mask, *others) if others else mask

@@ -81,6 +81,8 @@ def sparse_conv(
     """
     check_backward(backward)
     check_engine(engine)
+    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
+    bias = None if bias is None else jnp.asarray(bias)
     _check_shapes(x, kernel, bias, mask)
     size, image = (kernel.shape[0], kernel.shape[1]), (x.shape[1], x.shape[2])
     geometry = window_geometry(image, size, strides, padding)

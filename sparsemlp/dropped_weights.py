@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Bool
 
 from sparsemlp.mask_trees import Masks, flatten_masks
+from sparsemlp.plan import path_of
 
 
 def decay_dropped(
@@ -20,7 +21,7 @@ def decay_dropped(
     found = flatten_masks(masks)
 
     def decay(path: Any, gradient: Array, weight: Array) -> Array:
-        mask = found.get("/".join(str(entry.key) for entry in path))
+        mask = found.get("/".join(path_of(path)))
         if mask is None:
             return gradient
         dropped = ~mask.dense().reshape(weight.shape)
@@ -48,7 +49,7 @@ def reset_returned(
     found = flatten_masks(masks)
 
     def stays(path: Any, weight: Array) -> Array:
-        name = "/".join(str(entry.key) for entry in path)
+        name = "/".join(path_of(path))
         if name not in found:
             return jnp.bool_(True)
         mask = found[name]

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.masks import BlockMask
-from sparsemlp.plan import Plan, masking_for
+from sparsemlp.plan import Plan, masking_for, path_of
 from sparsemlp.selection import cut
 
 
@@ -33,7 +33,7 @@ def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_n
     found = flatten_masks(masks)
     sent, rebuild = {}, {}
     for entries, gradient in jax.tree.leaves_with_path(gradients):
-        path = [str(entry.key) for entry in entries]
+        path = path_of(entries)
         name = "/".join(path)
         rule = masking_for(plan, path)
         if name in found and rule is not None and rule.backward == "masked":
@@ -44,7 +44,7 @@ def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_n
     received = jax.lax.psum(sent, axis_name)
 
     def whole(entries: Any, gradient: Array) -> Array:
-        name = "/".join(str(entry.key) for entry in entries)
+        name = "/".join(path_of(entries))
         if name not in rebuild:
             return received[name]
         return scatter_blocks(received[name], rebuild[name]).reshape(gradient.shape)

@@ -9,6 +9,7 @@ import jax
 from sparsemlp.data import is_streamed
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import in_words
+from sparsemlp.plan import as_tuple
 from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
 from sparsemlp.selection import GRADIENT_SCORE
@@ -75,7 +76,7 @@ def reason_against(settings: Settings) -> str | None:
     _, plan = model_and_plan(settings)
     for rule in plan.values():
         if not isinstance(rule, BlockMasking):
-            kinds = [type(r).__name__ for r in (rule if isinstance(rule, tuple) else (rule,))]
+            kinds = [type(r).__name__ for r in as_tuple(rule)]
             return (
                 f"the rule {' + '.join(kinds)} cannot be trained in a population: masks alone can "
                 "be data; train these runs one after another (--population=off)"

@@ -53,8 +53,8 @@ def sparse_linear(
     of SR-STE; the activation rules those of Barley & Fröning (arXiv 2311.16883, 2409.11902), the
     gradient rule that of McDanel, Dinh and Magallanes (SDGP). db is the sum of dY.
 
-    It is differentiated once and in reverse. Second derivatives of masked layers need the engine
-    `reference`; there is no forward mode (`jax.jvp`).
+    It is differentiated once and in reverse. Second derivatives of layers with a mask or a rule
+    need the engine `reference`; there is no forward mode (`jax.jvp`).
 
     Args:
       x: `[..., in]`, or `[..., in, channels]` with `axis = -2`.
@@ -82,6 +82,9 @@ def sparse_linear(
     """
     check_backward(backward)
     check_engine(engine)
+    # Numbers of NumPy have 64 bits, which those of JAX have if it is told so.
+    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
+    bias = None if bias is None else jnp.asarray(bias)
     _check_shapes(x, kernel, bias, axis, mask)
     if gradient is not None:
         check_groups(gradient, kernel.shape[1])
@@ -157,9 +160,9 @@ class _Products:
     rules: _Rules
     layer: SparseLayer
     backward: Backward
-    forward: Engine
-    input_gradient: Engine
-    kernel_gradient: Engine
+    y_engine: Engine
+    dx_engine: Engine
+    dw_engine: Engine
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -172,7 +175,7 @@ def _masked_linear(
     rng: Array | None,
 ) -> Array:
     del rng
-    return products.forward.product(x, kernel, bias, kept.product, products.layer)
+    return products.y_engine.product(x, kernel, bias, kept.product, products.layer)
 
 
 def _forward(
@@ -183,7 +186,7 @@ def _forward(
     kept: KeptByProduct,
     rng: Array | None,
 ) -> tuple[Array, tuple]:
-    y = products.forward.product(x, kernel, bias, kept.product, products.layer)
+    y = products.y_engine.product(x, kernel, bias, kept.product, products.layer)
     return y, (products.rules.keep(x), kernel, bias, kept, rng)
 
 
@@ -194,7 +197,7 @@ def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
         dx = products.rules.input_gradient(dy, kernel, rng)
     else:
         pruned = products.rules.prune(dy, rng)
-        dx = products.input_gradient.input_gradient(pruned, kernel, kept.input_gradient, layer)
+        dx = products.dx_engine.input_gradient(pruned, kernel, kept.input_gradient, layer)
     if isinstance(x, CompactActivation):
         dw = products.rules.kernel_gradient(x, dy)
         if products.backward == "masked":
@@ -202,10 +205,10 @@ def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
             dw = jnp.where(mask, dw, jnp.zeros_like(dw))
     elif products.backward != "masked":
         dw = dense.kernel_gradient(x, dy, axis)
-    elif bias is None or kept.kernel_gradient.dtype == jnp.bool_:
-        dw = products.kernel_gradient.kernel_gradient(x, dy, kept.kernel_gradient, layer)
+    elif bias is None:
+        dw = products.dw_engine.kernel_gradient(x, dy, kept.kernel_gradient, layer)
     else:
-        of_both = products.kernel_gradient.parameter_gradients
+        of_both = products.dw_engine.parameter_gradients
         return dx, *of_both(x, dy, kept.kernel_gradient, layer), None, None
     return dx, dw, None if bias is None else dense.bias_gradient(dy, axis), None, None
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
 from sparsemlp.masks import BlockMask, Mask
-from sparsemlp.plan import Plan, block_counts, masked_kernels
+from sparsemlp.plan import Plan, block_counts, masked_kernels, path_of
 from sparsemlp.rules import BlockMasking
 from sparsemlp.selection import select_blocks
 
@@ -85,4 +85,4 @@ def mask_tree(masks: Mapping[str, Mask]) -> Masks:
 def flatten_masks(masks: Masks) -> dict[str, Any]:
     """The masks by parameter path, as `block_0/XPatch/kernel`, in the order of the tree."""
     leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, Mask))
-    return {"/".join(str(entry.key) for entry in path): mask for path, mask in leaves}
+    return {"/".join(path_of(path)): mask for path, mask in leaves}

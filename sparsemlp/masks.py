@@ -177,9 +177,29 @@ Mask = BlockMask | GridMask
 
 
 def check_mask(mask: object) -> None:
-    """Raises InputError unless `mask` is None, a BlockMask or a GridMask."""
-    if mask is not None and not isinstance(mask, BlockMask | GridMask):
+    """Raises InputError unless `mask` is None, or a BlockMask or GridMask of one kernel."""
+    if mask is None:
+        return
+    if not isinstance(mask, BlockMask | GridMask):
         raise InputError(
             f"a mask of type {type(mask).__name__} is not understood: pass a BlockMask, as "
             "select_blocks makes it, or a GridMask; of booleans, GridMask of those of the blocks"
+        )
+    kept = jnp.asarray(mask.kept)
+    if isinstance(mask, BlockMask):
+        if kept.ndim != 1 or not jnp.issubdtype(kept.dtype, jnp.integer):
+            raise InputError(
+                f"kept of a BlockMask is {kept.dtype} {kept.shape}: give int32 [k], the ids of the "
+                "kept blocks; stacked masks are for jax.vmap and jax.lax.scan"
+            )
+        return
+    if kept.dtype != jnp.bool_ or kept.shape != mask.grid_shape:
+        raise InputError(
+            f"kept of a GridMask is {kept.dtype} {kept.shape}: give a boolean for each block, "
+            f"{mask.grid_shape}"
+        )
+    if (mask.in_input_gradient is None) != (mask.in_kernel_gradient is None):
+        raise InputError(
+            "a GridMask says of one gradient alone whether it uses the mask: give both "
+            "in_input_gradient and in_kernel_gradient, or neither"
         )

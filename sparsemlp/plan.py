@@ -43,7 +43,7 @@ _WILDCARDS = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
 
 def all_rules(plan: Plan) -> list[Rule]:
     """Every rule of a plan, whichever parameter it is for."""
-    several = (rules if isinstance(rules, tuple) else (rules,) for rules in plan.values())
+    several = (as_tuple(rules) for rules in plan.values())
     return [rule for rules in several for rule in rules]
 
 
@@ -62,7 +62,7 @@ def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
     candidates: dict[type, list[tuple[str, Rule]]] = {}
     for pattern, rules in plan.items():
         if fnmatch.fnmatchcase(joined, pattern):
-            for rule in rules if isinstance(rules, tuple) else (rules,):
+            for rule in as_tuple(rules):
                 if not isinstance(rule, Rule):
                     raise InputError(
                         f"plan pattern {pattern!r} has {rule!r}, which is no rule: give one such "
@@ -128,11 +128,31 @@ def masking_for(plan: Plan, path: Sequence[str]) -> BlockMasking | None:
     return rule if isinstance(rule, BlockMasking) and rule.ratio > 0 else None
 
 
+def path_of(entries: Sequence[Any]) -> list[str]:
+    """The names on the way to a parameter, of a path as `jax.tree.leaves_with_path` gives it.
+
+    Raises:
+      InputError: the parameter is in a box, as `nn.with_partitioning` makes them.
+    """
+    names = [getattr(entry, "key", None) for entry in entries]
+    if None in names:
+        raise InputError(
+            f"{jax.tree_util.keystr(tuple(entries))} is in a box: give the parameters without "
+            "them, as flax.linen.meta.unbox does"
+        )
+    return [str(name) for name in names]
+
+
+def as_tuple(rules: Rule | tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The rules of a pattern of a plan, which may be one alone."""
+    return rules if isinstance(rules, tuple) else (rules,)
+
+
 def named_for_masking(params: Mapping[str, Any], plan: Plan) -> dict[str, tuple[int, int]]:
     """Kernels `(in, out)` by path that a masking rule names, one with ratio 0 included."""
     found: dict[str, tuple[int, int]] = {}
     for entries, leaf in jax.tree.leaves_with_path(params):
-        path = [str(entry.key) for entry in entries]
+        path = path_of(entries)
         if BlockMasking in rules_for(plan, path):
             found["/".join(path)] = matrix_shape(leaf.shape)
     return found
@@ -204,7 +224,7 @@ def masked_kernels(
     """
     unmatched = set(plan)
     for entries, leaf in jax.tree.leaves_with_path(params):
-        path = [str(entry.key) for entry in entries]
+        path = path_of(entries)
         joined = "/".join(path)
         matching = {pattern for pattern in plan if fnmatch.fnmatchcase(joined, pattern)}
         unmatched -= matching
@@ -221,7 +241,7 @@ def masked_kernels(
             yield joined, leaf, rule
     if unmatched:
         known = ", ".join(
-            "/".join(str(entry.key) for entry in entries)
+            "/".join(path_of(entries))
             for entries, leaf in jax.tree.leaves_with_path(params)
             if _is_kernel(leaf)
         )

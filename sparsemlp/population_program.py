@@ -212,7 +212,7 @@ def evaluate_population(
     *,
     masked: bool,
 ) -> Evaluation:
-    """Evaluates all members, as `training.count_correct` of each; everything is stacked."""
+    """Evaluates all members, as `evaluation.count_correct` of each; everything is stacked."""
 
     def of_member(params: Any, batch_stats: Any, own: Differences) -> Evaluation:
         masks_of = functools.partial(_masks, program, own)

@@ -13,7 +13,7 @@ from sparsemlp.config import CHANGEABLE, Config
 from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.errors import InputError
 from sparsemlp.mask_options import NEED_A_MASK
-from sparsemlp.plan import all_rules, check_plan
+from sparsemlp.plan import all_rules, as_tuple, check_plan
 from sparsemlp.program import build_program
 from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
@@ -162,5 +162,6 @@ def _masks(rules: Any) -> bool:
 
 
 def _active(rules: Any) -> tuple[Any, ...]:
-    each = rules if isinstance(rules, tuple) else (rules,)
-    return tuple(rule for rule in each if not (isinstance(rule, BlockMasking) and not rule.ratio))
+    return tuple(
+        rule for rule in as_tuple(rules) if not (isinstance(rule, BlockMasking) and not rule.ratio)
+    )

@@ -146,7 +146,8 @@ def block_scores(
         this score it is used, else XLA. They differ by rounding.
 
     Raises:
-      InputError: the block does not divide the kernel, or the score needs gradients.
+      InputError: the block does not divide the kernel, the score needs gradients, or a function
+        does not give one for each block.
     """
     if score == GRADIENT_SCORE:
         raise InputError(
@@ -160,9 +161,25 @@ def block_scores(
         found = engine_scores(engine, matrix, block, score)
         if found is not None:
             return found
+    return scores_of(cut(kernel.astype(jnp.float32), block, name), score)
+
+
+def scores_of(
+    blocks: Float[Array, "down across height width"], score: str | Score
+) -> Float[Array, "down across"]:
+    """The scores of blocks by a function or its name, without gradient.
+
+    Raises:
+      InputError: the function does not return one score for each block.
+    """
     function = score if callable(score) else SCORES[score]
-    blocks = cut(kernel.astype(jnp.float32), block, name)
-    return jax.lax.stop_gradient(function(blocks))
+    scores = jax.lax.stop_gradient(function(blocks))
+    if scores.shape != blocks.shape[:2]:
+        raise InputError(
+            f"a score gives {scores.shape} for blocks {blocks.shape}: it must give one number for "
+            f"each block, {blocks.shape[:2]}"
+        )
+    return scores
 
 
 def cut(
@@ -213,5 +230,6 @@ def largest_of_each(
 
 
 def _ranks(scores: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The scores with one sign for every NaN: top_k takes those with a minus for the smallest."""
+    """The scores with one NaN and one zero: top_k takes those with a minus for smaller ones."""
+    scores = jnp.where(scores == 0, jnp.zeros_like(scores), scores)
     return jnp.where(jnp.isnan(scores), jnp.full_like(scores, jnp.nan), scores)

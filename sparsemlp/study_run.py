@@ -20,7 +20,7 @@ from sparsemlp.config_file import from_json
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
 from sparsemlp.history import History
-from sparsemlp.plan import Plan, all_rules
+from sparsemlp.plan import Plan, all_rules, as_tuple
 from sparsemlp.recipes import recipe
 from sparsemlp.rules import BlockMasking
 from sparsemlp.run_folder import RunFolder
@@ -69,9 +69,7 @@ class StudyRun:
     def plan(self) -> Plan:
         """Which parameter has which rules, masks that drop nothing left out."""
         plan = {} if self.settings is None else model_and_plan(self.settings)[1]
-        rules = {
-            pattern: kept if isinstance(kept, tuple) else (kept,) for pattern, kept in plan.items()
-        }
+        rules = {pattern: as_tuple(kept) for pattern, kept in plan.items()}
         return {
             pattern: tuple(r for r in own if not (isinstance(r, BlockMasking) and r.ratio == 0))
             for pattern, own in rules.items()

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from sparsemlp.errors import InputError
+
 AXIS = "data"
 """The axis of the mesh over which `parallel` divides a batch."""
 
@@ -46,13 +48,32 @@ def varying_alike(*operands: Array | None) -> list[Array | None]:
 
     Under `shard_map` the gradient of a custom rule has to vary as its operand does. A replicated
     kernel beside a sharded x is cast here, and JAX sums the gradient of a cast over its axes.
+
+    Raises:
+      InputError: as `refuse_explicit_axes`.
     """
+    refuse_explicit_axes(*operands)
     vary = [frozenset() if a is None else jax.typeof(a).manual_axis_type.varying for a in operands]
     axes = frozenset[str]().union(*vary)
     return [
         a if a is None or own == axes else jax.lax.pcast(a, tuple(axes - own), to="varying")
         for a, own in zip(operands, vary, strict=True)
     ]
+
+
+def refuse_explicit_axes(*operands: Array | None) -> None:
+    """Raises InputError for an operand whose type says how it is sharded.
+
+    With such types every product and reshape has to say how its result is.
+    """
+    for a in operands:
+        axes = () if a is None else tuple(filter(None, jax.typeof(a).sharding.spec))
+        if axes:
+            raise InputError(
+                f"an operand is sharded over the explicit axes {axes} of a mesh, which is not "
+                "supported: make the mesh with axis_types=(jax.sharding.AxisType.Auto,) for each "
+                "axis, or call the model inside jax.shard_map"
+            )
 
 
 def draw_part(

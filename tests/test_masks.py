@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sparsemlp import sparse_linear
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask, GridMask
 
@@ -121,3 +122,19 @@ def test_masks_of_different_ratios_are_stacked():
     dense = jax.vmap(GridMask.dense)(stacked)
     for one, mask in zip(dense, masks, strict=True):
         np.testing.assert_array_equal(one, mask.dense())
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"),
+    [
+        (GridMask(jnp.array([[1, 0]]), (8, 8), (4, 8)), "give a boolean for each block, (1, 2)"),
+        (GridMask(jnp.ones((2, 1), bool), (8, 8), (4, 8)), "(1, 2)"),
+        (GridMask(jnp.ones((1, 2), bool), (8, 8), (4, 8), None, True), "of one gradient alone"),
+        (BlockMask(jnp.zeros((3, 1), jnp.int32), (8, 8), (4, 8)), "jax.vmap"),
+        (BlockMask(jnp.ones(1), (8, 8), (4, 8)), "float32 (1,): give int32 [k]"),
+    ],
+)
+def test_what_a_mask_cannot_hold_is_refused(mask, says):
+    with pytest.raises(InputError) as caught:
+        sparse_linear(jnp.ones((2, 8)), jnp.ones((8, 8)), mask=mask)
+    assert says in str(caught.value)

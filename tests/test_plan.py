@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,3 +175,9 @@ def test_of_stacked_kernels_it_says_how_to_select():
     params = {"layers": {"kernel": jnp.ones((3, 8, 8))}}
     with pytest.raises(InputError, match=r"\(3, 8, 8\).*of stacked layers .* jax.vmap"):
         check_plan(params, {"*/kernel": BlockMasking((4, 4), 0.5)})
+
+
+def test_parameters_in_boxes_are_refused_with_the_way_out():
+    boxed = {"layer": {"kernel": nn.Partitioned(jnp.ones((4, 4)), (None, None))}}
+    with pytest.raises(InputError, match=r"'kernel'.* in a box.*unbox"):
+        select_masks(boxed, {"layer/kernel": BlockMasking((2, 2), 0.5)})

@@ -179,6 +179,19 @@ def test_a_score_sees_tiles_of_the_kernel_with_inputs_first():
     np.testing.assert_array_equal(blocks[1, 0], kernel[2:4, 0:3])
 
 
+def test_a_score_that_forgets_an_axis_is_refused():
+    for select in (
+        lambda k: select_blocks(k, (2, 2), 0.5, lambda b: jnp.sum(b, axis=-1)),
+        lambda k: select_grid(k, (2, 2), 2, lambda b: jnp.sum(b, axis=-1)),
+    ):
+        with pytest.raises(InputError, match=r"gives \(2, 3, 2\) .* one number for each block"):
+            select(jnp.ones((4, 6)))
+
+
+def test_zeros_of_both_signs_are_equal():
+    assert largest(jnp.array([-0.0, 0.0, -1.0]), 1).tolist() == [0]
+
+
 def test_new_kernels_do_not_compile_again():
     traces = []
 

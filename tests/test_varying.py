@@ -3,7 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from sparsemlp import sparse_linear
+from sparsemlp.errors import InputError
 from sparsemlp.varying import computing_part, draw_part, varying_alike
 
 MESH = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -56,3 +59,14 @@ def test_a_part_on_a_device_of_a_mesh_is_of_its_samples():
         lambda like: part(3, 3, like), mesh=MESH, in_specs=SPLIT, out_specs=SPLIT
     )
     np.testing.assert_array_equal(mapped(jnp.ones(3)), draw((7, 2))[3:6])
+
+
+def test_explicit_axes_are_refused_with_the_way_out():
+    types = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.make_mesh((1,), ("data",), axis_types=types, devices=jax.devices()[:1])
+    sharded = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    x, kernel = jax.device_put(jnp.ones((2, 4)), sharded), jnp.ones((4, 4))
+    with pytest.raises(InputError, match=r"explicit axes \('data',\).*AxisType\.Auto"):
+        sparse_linear(x, kernel)
+    with pytest.raises(InputError, match="explicit axes"):
+        jax.jit(sparse_linear)(x, kernel)

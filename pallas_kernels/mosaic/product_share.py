@@ -19,7 +19,7 @@ class Share(NamedTuple):
       across: of each entry, the block of contracted features.
       order: the columns, longest first; every `n_shares`th group of them is of this share.
       tiles: how the product is cut.
-      index: which share.
+      number: which share.
       n_shares: of how many.
     """
 
@@ -27,18 +27,18 @@ class Share(NamedTuple):
     across: Any
     order: Any
     tiles: Tiles
-    index: Array
+    number: Array
     n_shares: int
 
     def n_turns(self) -> Array:
         """How many groups of columns the program computes."""
         n_groups = pl.cdiv(self.order.shape[0], self.tiles.lines)
-        return jax.lax.div(n_groups - self.index + self.n_shares - 1, self.n_shares)
+        return jax.lax.div(n_groups - self.number + self.n_shares - 1, self.n_shares)
 
     def column(self, turn: Array, of_group: int) -> tuple[Array, Array]:
         """A block column of a group, and whether there is one: the last group may be short."""
         n_columns = self.order.shape[0]
-        place = (turn * self.n_shares + self.index) * self.tiles.lines + of_group
+        place = (turn * self.n_shares + self.number) * self.tiles.lines + of_group
         return launch.read(self.order, jnp.minimum(place, n_columns - 1)), place < n_columns
 
     def entries(self, turn: Array, of_group: int, piece: Array) -> tuple[Array, Array, Array]:

@@ -57,11 +57,6 @@ class LabelledImages(Protocol):
         ...
 
     @property
-    def digest(self) -> str:
-        """A checksum, to know the set again when a run is resumed."""
-        ...
-
-    @property
     def notice(self) -> str | None:
         """A single line that a program must show the user prominently, or None."""
         ...
