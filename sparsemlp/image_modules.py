@@ -25,7 +25,7 @@ class SparseConv(nn.Module):
     Attributes:
       features: number of output channels.
       kernel_size: `(down, across)`, in pixels.
-      strides: pixels from one output to the next, `(down, across)`.
+      strides: pixels from one output to the next, `(down, across)` or one number for both.
       padding: `SAME`, `VALID`, pixels on every side, or `((above, below), (left, right))`.
       use_bias: whether to add a bias.
       plan: which parameter gets which rules; the layer looks up its own path.
@@ -38,7 +38,7 @@ class SparseConv(nn.Module):
 
     features: int
     kernel_size: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
+    strides: int | tuple[int, int] = (1, 1)
     padding: Padding = "SAME"
     use_bias: bool = True
     plan: Plan = FrozenDict()
@@ -79,6 +79,7 @@ class SparseConv(nn.Module):
         mask = (
             self.get_variable("masks", "kernel") if self.has_variable("masks", "kernel") else None
         )
+        strides = (self.strides,) * 2 if isinstance(self.strides, int) else self.strides
         rules = layer_rules(self.plan, (*self.path, "kernel"))
         rng = self.make_rng("gradient") if rules.draws and self.has_rng("gradient") else None
 
@@ -88,7 +89,7 @@ class SparseConv(nn.Module):
                 x,
                 own_kernel,
                 own_bias,
-                strides=self.strides,
+                strides=strides,
                 padding=self.padding,
                 mask=mask,
                 backward="masked" if rules.masking is None else rules.masking.backward,

@@ -42,7 +42,7 @@ class OneConv(nn.Module):
         {"kernel_size": (3, 3)},
         {"kernel_size": (3, 2), "strides": (2, 1), "padding": "VALID", "use_bias": False},
         {"kernel_size": (1, 1), "strides": (2, 2)},
-        {"kernel_size": (5, 5), "strides": (2, 2), "padding": 2},
+        {"kernel_size": (5, 5), "strides": 2, "padding": 2},
         {"kernel_size": (3, 3), "dtype": jnp.bfloat16},
     ],
     ids=str,
