@@ -79,7 +79,8 @@ class SparseConv(nn.Module):
         mask = (
             self.get_variable("masks", "kernel") if self.has_variable("masks", "kernel") else None
         )
-        strides = (self.strides,) * 2 if isinstance(self.strides, int) else self.strides
+        given = self.strides
+        strides = (given, given) if isinstance(given, int) else given
         rules = layer_rules(self.plan, (*self.path, "kernel"))
         rng = self.make_rng("gradient") if rules.draws and self.has_rng("gradient") else None
 
