@@ -21,6 +21,7 @@ from sparsemlp.mixing import mix_tokens
 from sparsemlp.mlp import sparse_mlp
 from sparsemlp.modules import Affine, LayerScale, SparseDense, StochasticDepth
 from sparsemlp.plan import Plan
+from sparsemlp.varying import refuse_explicit_axes
 
 _LINEAR_INIT = nn.initializers.normal(0.02)
 """The original truncates at an absolute 2, which is 100 standard deviations: a plain normal."""
@@ -160,8 +161,11 @@ class ResMLP(nn.Module):
           float32 `[batch, n_classes]`.
 
         Raises:
-          InputError: the patch does not divide the image, or images of another size.
+          InputError: the patch does not divide the image, images of another size, or sharded over
+            explicit axes of a mesh.
         """
+        images = jnp.asarray(images)
+        refuse_explicit_axes(images)
         expected = (self.image_size, self.image_size, self.channels)
         if images.shape[1:] != expected:
             raise InputError(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsemlp import sparse_linear
+from sparsemlp import ResMLP, sparse_linear
 from sparsemlp.errors import InputError
 from sparsemlp.varying import computing_part, draw_part, varying_alike
 
@@ -70,3 +70,7 @@ def test_explicit_axes_are_refused_with_the_way_out():
         sparse_linear(x, kernel)
     with pytest.raises(InputError, match="explicit axes"):
         jax.jit(sparse_linear)(x, kernel)
+    model, images = ResMLP(image_size=4, dim=4, depth=1), jnp.ones((2, 4, 4, 3))
+    params = model.init(jax.random.key(0), images)
+    with pytest.raises(InputError, match="explicit axes"):
+        model.apply(params, jax.device_put(images, sharded))
