@@ -65,9 +65,7 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         """Whether there is a summary, and it can be read."""
-        with contextlib.suppress(OSError, ValueError):
-            return isinstance(json.loads(self.summary.read_text()), dict)
-        return False
+        return _read_object(self.summary) is not None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -83,11 +81,7 @@ class RunFolder:
 
     def read_environment(self) -> Record:
         """What `environment.json` says, empty if it is lost or damaged."""
-        with contextlib.suppress(OSError, ValueError):
-            environment = json.loads(self.environment.read_text())
-            if isinstance(environment, dict):
-                return environment
-        return {}
+        return _read_object(self.environment) or {}
 
     def write_failure(self, error: BaseException) -> None:
         """Records that the run failed: the error in one line, its kind, and the time.
@@ -112,6 +106,15 @@ class RunFolder:
             return f"{record['kind']}: {record['error']}"
         except (OSError, ValueError, TypeError, KeyError):
             return f"{self.failure} cannot be read"
+
+
+def _read_object(path: Path) -> Record | None:
+    """A JSON object; None if it is lost or damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text())
+        if isinstance(value, dict):
+            return value
+    return None
 
 
 def _now() -> str:

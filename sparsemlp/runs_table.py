@@ -139,9 +139,8 @@ def _row(study: Study, run: StudyRun) -> Row:
         }
     if run.records:
         row["epochs_done"] = int(run.records[-1]["epoch"])
-        for key in ("test_top1", "test_top5", "train_top1", "loss", "density"):
-            row[key] = _number(run.records[-1].get(key))
-        for key in ("changed_blocks", "dropped_norm"):
+        accuracies = ("test_top1", "test_top5", "train_top1")
+        for key in (*accuracies, "loss", "density", "changed_blocks", "dropped_norm"):
             row[key] = _number(run.records[-1].get(key))
         row["step_ms"] = None if math.isnan(run.step_ms) else run.step_ms
         seconds = run.column("seconds")
