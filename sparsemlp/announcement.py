@@ -13,7 +13,7 @@ from sparsemlp.settings import Settings, describe_masking
 
 def announce(reporter: Reporter, run: Run) -> None:
     """Says what will be trained, on what, where, and what of the options will not come to pass."""
-    settings, dataset = run.settings, run.dataset
+    setup, settings, dataset = run.setup, run.setup.settings, run.setup.dataset
     if dataset.notice is not None:
         reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
     reporter.say(
@@ -21,19 +21,19 @@ def announce(reporter: Reporter, run: Run) -> None:
         f"{dataset.n_test:,} test images, {dataset.n_classes} classes"
     )
     masking = describe_masking(settings)
-    if run.density < 1 and settings.mask_start_epoch >= settings.epochs:
+    if setup.density < 1 and settings.mask_start_epoch >= settings.epochs:
         masking += f", but dense: --mask-start-epoch={settings.mask_start_epoch} is never reached"
-    elif run.density < 1:
-        masking += f", {_density_in_words(settings, run.density)}"
+    elif setup.density < 1:
+        masking += f", {_density_in_words(settings, setup.density)}"
         if settings.freeze_epoch is not None and settings.freeze_epoch >= settings.epochs:
             masking += f", not frozen: --freeze-epoch={settings.freeze_epoch} is never reached"
     reporter.say(
-        f"model   {recipe(settings.model).title}, {run.parameters:,} parameters, {masking}"
+        f"model   {recipe(settings.model).title}, {setup.parameters:,} parameters, {masking}"
     )
     reporter.say(
-        f"run     {settings.epochs} epochs of {run.trainer.steps_per_epoch} steps of "
+        f"run     {settings.epochs} epochs of {setup.steps_per_epoch} steps of "
         f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
-        f"{_devices_in_words(run)}"
+        f"{_devices_in_words(run.trainer.mesh, settings.batch_size)}"
     )
     reporter.say(f"folder  {run.folder.path}")
 
@@ -52,9 +52,9 @@ def _density_in_words(settings: Settings, density: float) -> str:
     return f"density {least}{density:.3f} from epoch {first}"
 
 
-def _devices_in_words(run: Run) -> str:
-    kind, mesh = jax.devices()[0].device_kind, run.trainer.mesh
+def _devices_in_words(mesh: jax.sharding.Mesh | None, batch_size: int) -> str:
+    kind = jax.devices()[0].device_kind
     if mesh is None or mesh.size == 1:
         return f"1 x {kind}"
     where = f" in {processes.count()} processes" if processes.count() > 1 else ""
-    return f"{mesh.size} x {kind}{where}, {run.settings.batch_size // mesh.size} images each"
+    return f"{mesh.size} x {kind}{where}, {batch_size // mesh.size} images each"

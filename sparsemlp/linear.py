@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pallas_kernels import Engine, SparseLayer, dense, layout
-from sparsemlp.activations import CompactActivation, compact
-from sparsemlp.engines import check_engine, choose_engine, choose_for_grid, choose_unmasked
+from sparsemlp.activations import CompactActivation
+from sparsemlp.engines import check_engine, choose_engine, choose_for_grid
 from sparsemlp.errors import InputError
-from sparsemlp.gradient_pruning import check_groups, prune_gradient, pruned_input_gradient
+from sparsemlp.gradient_pruning import check_groups
 from sparsemlp.masks import GridMask, KeptByProduct, Mask, check_mask
+from sparsemlp.operand_rules import OperandRules, operand_rules
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -92,10 +93,8 @@ def sparse_linear(
     dtype = dtype if bias is None else jnp.promote_types(dtype, bias.dtype)
     x, kernel = x.astype(dtype), kernel.astype(dtype)
     bias = None if bias is None else bias.astype(dtype)
-    pruned_engine = None
-    if activation is not None or gradient is not None:
-        pruned_engine = choose_unmasked(engine, (kernel.shape[0], kernel.shape[1]), str(dtype))
-    rules = _Rules(axis, activation, gradient, pruned_engine)
+    shape = kernel.shape[0], kernel.shape[1]
+    rules = operand_rules(axis, activation, gradient, engine, shape, str(dtype))
     if mask is None or mask.keeps_all:
         return _dense_linear(rules, *varying_alike(x, kernel, bias), rng)
     if isinstance(mask, GridMask):
@@ -116,48 +115,10 @@ def sparse_linear(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rules:
-    """What is static about a layer besides its mask."""
-
-    axis: Literal[-1, -2]
-    activation: ActivationPruning | ActivationPooling | None
-    gradient: GradientPruning | None
-    engine: Engine | None
-
-    def keep(self, x: Array) -> Array | CompactActivation:
-        """What the backward pass is given of x."""
-        if self.activation is None:
-            return x
-        assert self.engine is not None
-        kept = compact(x, self.activation, self.axis, self.engine)
-        return x if kept is None else kept
-
-    def prune(self, dy: Array, rng: Array | None) -> Array:
-        """What dX is computed from."""
-        if self.gradient is None:
-            return dy
-        return prune_gradient(dy, self.gradient, axis=self.axis, rng=rng)
-
-    def input_gradient(self, dy: Array, kernel: Array, rng: Array | None) -> Array:
-        """The gradient of x with a whole kernel."""
-        if self.gradient is None:
-            return dense.input_gradient(dy, kernel, self.axis)
-        assert self.engine is not None
-        return pruned_input_gradient(
-            dy, kernel, self.gradient, self.engine, axis=self.axis, rng=rng
-        )
-
-    def kernel_gradient(self, kept: CompactActivation, dy: Array) -> Array:
-        """The kernel's gradient from what was kept of x."""
-        assert self.engine is not None
-        return kept.kernel_gradient(dy, self.engine)
-
-
-@dataclasses.dataclass(frozen=True)
 class _Products:
     """What is static about one masked layer, and who computes its products."""
 
-    rules: _Rules
+    rules: OperandRules
     layer: SparseLayer
     backward: Backward
     y_engine: Engine
@@ -198,13 +159,11 @@ def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
     else:
         pruned = products.rules.prune(dy, rng)
         dx = products.dx_engine.input_gradient(pruned, kernel, kept.input_gradient, layer)
-    if isinstance(x, CompactActivation):
+    if products.backward != "masked":
         dw = products.rules.kernel_gradient(x, dy)
-        if products.backward == "masked":
-            mask = layout.dense_mask(kept.kernel_gradient, layer.kernel_shape, layer.block)
-            dw = jnp.where(mask, dw, jnp.zeros_like(dw))
-    elif products.backward != "masked":
-        dw = dense.kernel_gradient(x, dy, axis)
+    elif isinstance(x, CompactActivation):
+        mask = layout.dense_mask(kept.kernel_gradient, layer.kernel_shape, layer.block)
+        dw = jnp.where(mask, products.rules.kernel_gradient(x, dy), 0)
     elif bias is None:
         dw = products.dw_engine.kernel_gradient(x, dy, kept.kernel_gradient, layer)
     else:
@@ -218,7 +177,7 @@ _masked_linear.defvjp(_forward, _backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _dense_linear(
-    rules: _Rules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
+    rules: OperandRules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
 ) -> Array:
     """XLA's product. Its own gradients would sum dW and db over samples in the operands' dtype."""
     del rng
@@ -226,18 +185,15 @@ def _dense_linear(
 
 
 def _dense_forward(
-    rules: _Rules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
+    rules: OperandRules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
 ) -> tuple[Array, tuple]:
     return dense.product(x, kernel, bias, rules.axis), (rules.keep(x), kernel, bias, rng)
 
 
-def _dense_backward(rules: _Rules, residuals: tuple, dy: Array) -> tuple:
+def _dense_backward(rules: OperandRules, residuals: tuple, dy: Array) -> tuple:
     x, kernel, bias, rng = residuals
     dx = rules.input_gradient(dy, kernel, rng)
-    if isinstance(x, CompactActivation):
-        dw = rules.kernel_gradient(x, dy)
-    else:
-        dw = dense.kernel_gradient(x, dy, rules.axis)
+    dw = rules.kernel_gradient(x, dy)
     return dx, dw, None if bias is None else dense.bias_gradient(dy, rules.axis), None
 
 

@@ -23,6 +23,7 @@ from sparsemlp.population_trainer import PopulationTrainer
 from sparsemlp.progress import Reporter
 from sparsemlp.recorder import Recorder
 from sparsemlp.run_folder import RunFolder
+from sparsemlp.run_setup import set_up
 from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.settings import Settings
 
@@ -88,8 +89,7 @@ def train_population(
         recorders = [
             stack.enter_context(
                 Recorder(
-                    member.settings,
-                    dataset,
+                    set_up(member.settings, dataset),
                     member.folder,
                     member.title,
                     save_every=math.inf,
@@ -163,8 +163,8 @@ def _fitted(
     recorders: Sequence[Recorder], dataset: ImageDataset, limit: int, reporter: Reporter
 ) -> tuple[PopulationTrainer, int]:
     """A trainer of these members, and how many of them fit into the memory."""
-    settings = recorders[0].settings
-    programs = [recorder.program for recorder in recorders]
+    settings = recorders[0].setup.settings
+    programs = [recorder.setup.program for recorder in recorders]
     trainer = PopulationTrainer(programs, dataset, settings.batch_size)
     reporter.waiting("compiling")
     needed = trainer.step_bytes(MASKED if settings.mask_start_epoch < settings.epochs else DENSE)

@@ -47,7 +47,7 @@ class PopulationRun:
     def __init__(self, recorders: Sequence[Recorder], trainer: PopulationTrainer) -> None:
         self._recorders = recorders
         self._trainer = trainer
-        self._settings = recorders[0].settings
+        self._settings = recorders[0].setup.settings
         self._outcomes = [Outcome()] * len(recorders)
         self._last_save, self._save_every = time.monotonic(), self._settings.checkpoint_every
 
@@ -62,7 +62,7 @@ class PopulationRun:
         self, reporter: Reporter, interruption: Interruption, *, resume: bool
     ) -> list[Outcome]:
         """Trains until all members are complete or failed, or a signal asks to stop."""
-        trainer, total_steps = self._trainer, self._recorders[0].total_steps
+        trainer, total_steps = self._trainer, self._recorders[0].setup.total_steps
         state, step = self._start(resume=resume)
         while step < total_steps and any(self._alive):
             epoch, position = divmod(step, trainer.steps_per_epoch)
@@ -141,7 +141,7 @@ class PopulationRun:
                 trainer.evaluation_of(found, index),
                 epoch,
                 step,
-                density=recorder.density if phase.masked else 1.0,
+                density=recorder.setup.density if phase.masked else 1.0,
                 seconds=seconds,
             )[1]
             for index, recorder in self._alive
@@ -177,7 +177,7 @@ class PopulationRun:
         n_images = int(totals["images"].sum())
         reporter.steps(
             done=step,
-            total=self._recorders[0].total_steps,
+            total=self._recorders[0].setup.total_steps,
             epoch=epoch + 1,
             loss=float(np.mean(totals["loss"][alive] / images)),
             top1=float(np.mean(totals["top1"][alive] / images)),

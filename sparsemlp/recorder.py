@@ -2,18 +2,14 @@
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from sparsemlp.best_epoch import BestEpoch
 from sparsemlp.checkpoint import Checkpoints, Restored
 from sparsemlp.config_file import to_json
-from sparsemlp.data import ImageDataset, hold_out
-from sparsemlp.data.imagenet import ImageSet, hold_out_images
 from sparsemlp.environment import describe_environment
 from sparsemlp.epoch_record import measures
 from sparsemlp.evaluation import Evaluation
@@ -21,78 +17,49 @@ from sparsemlp.files import Record, write_json, write_whole
 from sparsemlp.history import History
 from sparsemlp.keeper import Keeper
 from sparsemlp.mask_activity import MaskActivity
-from sparsemlp.mask_options import mask_schedule
 from sparsemlp.mask_trees import mask_shapes
 from sparsemlp.parallel import own_copy, replicate
 from sparsemlp.pictures import draw
 from sparsemlp.processes import shared
-from sparsemlp.program import (
-    build_program,
-    epoch_learning_rate,
-    mask_density,
-    n_parameters,
-)
+from sparsemlp.program import epoch_learning_rate
 from sparsemlp.resume import restore_run
 from sparsemlp.run_folder import RunFolder
-from sparsemlp.settings import Settings
+from sparsemlp.run_setup import RunSetup
 from sparsemlp.tensorboard import TensorBoard, require_tensorboardx
-from sparsemlp.train_state import Program, TrainState, initial_state, no_totals
+from sparsemlp.train_state import TrainState, no_totals
 
 
 class Recorder(contextlib.AbstractContextManager["Recorder"]):
     """Writes the folder of one run; whoever trains tells it what happened.
 
     Attributes:
-      program: the program of the settings.
-      shapes: the shapes of its state.
-      parameters: how many numbers its parameters hold.
-      density: share of the weights of all masked kernels that is kept at the end.
-      schedule: when it masks, and how much.
-      training: the data set without the images that are held out.
-      held_out: what to validate on, images and labels or a source of them, or None.
-      history: the records of its epochs.
-      steps_per_epoch: steps in an epoch, the partial last batch included.
-      total_steps: steps of the whole run.
+      setup: what is trained; another plan may take the place of its own.
+      history: the records of the run's epochs.
       checkpoints: those of the run, once it is entered.
 
     Args:
-      settings: what is trained.
-      dataset: what it is trained on.
+      setup: what is trained.
       folder: where everything goes; made before it is entered.
       title: the run in a few words, for pictures.
       save_every: seconds between checkpoints; as the settings say by default.
 
     Raises:
-      InputError: the settings do not fit the data set or the model, or a package is missing.
+      InputError: a package is missing.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        dataset: ImageDataset | ImageSet,
-        folder: RunFolder,
-        title: str,
-        *,
-        save_every: float | None = None,
+        self, setup: RunSetup, folder: RunFolder, title: str, *, save_every: float | None = None
     ) -> None:
+        settings = setup.settings
         if settings.tensorboard:
             require_tensorboardx()
-        self.settings = settings
-        self.dataset = dataset
+        self.setup = setup
         self.folder = folder
         self.title = title
-        self.schedule = mask_schedule(settings)
-        self.training, self.held_out = _hold_out(dataset, settings.hold_out)
-        self.program = build_program(settings, self.training)
-        self.shapes = jax.eval_shape(lambda: initial_state(self.program))
-        self.parameters = n_parameters(self.shapes.params)
-        self.density = mask_density(self.shapes.params, self.program.model.plan, settings.budget)
-        self.steps_per_epoch = math.ceil(self.training.n_train / settings.batch_size)
-        self.total_steps = settings.epochs * self.steps_per_epoch
         self._save_every = settings.checkpoint_every if save_every is None else save_every
         self.history = History(folder.metrics)
         self._board: TensorBoard | None = None
-        self._best = BestEpoch(self.schedule, settings.epochs, masks=self.density < 1)
+        self._best = BestEpoch(setup.schedule, settings.epochs, masks=setup.density < 1)
 
     def __enter__(self) -> "Recorder":
         self.checkpoints = Checkpoints(self.folder.checkpoints)
@@ -102,19 +69,14 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
     def __exit__(self, *_: object) -> None:
         self.checkpoints.close()
 
-    def use(self, program: Program) -> None:
-        """Goes on with another program, whose state has the same structure."""
-        self.program = program
-        self.density = mask_density(self.shapes.params, program.model.plan)
-
     def restore(self, among: Collection[int] | None = None) -> Restored | None:
         """Restores a checkpoint as `resume.restore_run`, the newest of the steps `among`."""
         return restore_run(
             self.folder,
             self.checkpoints,
-            self.shapes,
-            steps_per_epoch=self.steps_per_epoch,
-            data=self.dataset.digest,
+            self.setup.shapes,
+            steps_per_epoch=self.setup.steps_per_epoch,
+            data=self.setup.dataset.digest,
             among=among,
         )
 
@@ -130,13 +92,13 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         if before := self.folder.read_environment():
             earlier = [*before.pop("earlier", []), before]
         self.folder.failure.unlink(missing_ok=True)
-        text = to_json(self.settings).encode()
+        text = to_json(self.setup.settings).encode()
         write_whole(self.folder.config, lambda file: file.write(text))
-        mesh = self.program.mesh
+        mesh = self.setup.program.mesh
         data: Record = {
             "devices": 1 if mesh is None else mesh.size,
-            "dataset": self.dataset.source,
-            "notice": self.dataset.notice,
+            "dataset": self.setup.dataset.source,
+            "notice": self.setup.dataset.notice,
         }
         environment = describe_environment() | data | dict(more or {}) | {"earlier": earlier}
         write_json(self.folder.environment, environment)
@@ -147,7 +109,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
 
     def begin(self, step: int) -> None:
         """Opens what grows with the run, which begins or goes on at `step`."""
-        if self.settings.tensorboard:
+        if self.setup.settings.tensorboard:
             self._board = TensorBoard(self.folder.tensorboard, step)
         self._best.restart(shared(self.history.read))
 
@@ -180,16 +142,16 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             "step": step,
             **measures(state, found),
             "density": density,
-            "learning_rate": float(epoch_learning_rate(self.settings)(epoch)),
+            "learning_rate": float(epoch_learning_rate(self.setup.settings)(epoch)),
             "seconds": seconds,
             "images_per_second": int(state.totals["images"]) / seconds,
-            "dataset": self.dataset.source,
+            "dataset": self.setup.dataset.source,
             **(more or {}),
         }
         if validation_loss is not None:
             record["validation_loss"] = validation_loss
         self.history.append(record)
-        totals = replicate(no_totals(), self.program.mesh)
+        totals = replicate(no_totals(), self.setup.program.mesh)
         state = dataclasses.replace(state, totals=totals, last_kept=found.kept)
         self._write_activity(state, step)
         if self._board is not None:
@@ -223,7 +185,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             self._board.close()
         self._write_activity(state, step)
         draw(self.folder, self.title)
-        return self._summarise() if step == self.total_steps else None
+        return self._summarise() if step == self.setup.total_steps else None
 
     def not_finite(self, epoch: int, step: int) -> str:
         """Says when the run broke down, the epoch counted from 0, and what is left of it."""
@@ -235,26 +197,27 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         )
 
     def _metadata(self, seconds: float) -> Record:
-        return {"seconds": seconds, "dataset": self.dataset.source, "data": self.dataset.digest}
+        dataset = self.setup.dataset
+        return {"seconds": seconds, "dataset": dataset.source, "data": dataset.digest}
 
     def _write_activity(self, state: TrainState, step: int) -> None:
-        grids = mask_shapes(self.shapes.params, self.program.model.plan)
+        grids = mask_shapes(self.setup.shapes.params, self.setup.program.model.plan)
         counts = {
             path: np.asarray(count).reshape(grids[path].grid_shape)
             for path, count in state.activity.items()
         }
-        masked_steps = max(0, step - self.schedule.start * self.steps_per_epoch)
+        masked_steps = max(0, step - self.setup.schedule.start * self.setup.steps_per_epoch)
         activity = MaskActivity(counts, masked_steps)
-        activity.write(self.folder.mask_activity, self.dataset.source)
+        activity.write(self.folder.mask_activity, self.setup.dataset.source)
 
     def _summarise(self) -> Record:
         records = self.history.read()
         summary: Record = {
-            "dataset": self.dataset.source,
-            "notice": self.dataset.notice,
-            "epochs": self.settings.epochs,
-            "steps": self.total_steps,
-            "parameters": self.parameters,
+            "dataset": self.setup.dataset.source,
+            "notice": self.setup.dataset.notice,
+            "epochs": self.setup.settings.epochs,
+            "steps": self.setup.total_steps,
+            "parameters": self.setup.parameters,
             "density": records[-1]["density"],
             "loss": records[-1]["loss"],
             "test_top1": records[-1]["test_top1"],
@@ -264,11 +227,3 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         }
         write_json(self.folder.summary, summary)
         return summary
-
-
-def _hold_out(
-    dataset: ImageDataset | ImageSet, share: float
-) -> tuple[ImageDataset | ImageSet, Any]:
-    if isinstance(dataset, ImageDataset):
-        return hold_out(dataset, share)
-    return hold_out_images(dataset, share)

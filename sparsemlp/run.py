@@ -1,6 +1,5 @@
 """One run from its settings to its folder: epochs, records, checkpoints, pictures."""
 
-import dataclasses
 import json
 from functools import partial
 
@@ -17,6 +16,7 @@ from sparsemlp.program import mask_density
 from sparsemlp.progress import Reporter
 from sparsemlp.recorder import Recorder
 from sparsemlp.run_folder import RunFolder
+from sparsemlp.run_setup import RunSetup, set_up
 from sparsemlp.schedule import Phase
 from sparsemlp.settings import Settings
 from sparsemlp.stream_trainer import StreamTrainer
@@ -35,8 +35,8 @@ class Run:
     """One training run in its folder.
 
     Attributes:
-      parameters: how many numbers the parameters of the model hold.
-      density: share of the weights of all masked kernels that is kept.
+      setup: what is trained.
+      trainer: who trains it.
 
     Args:
       settings: what to train.
@@ -55,15 +55,17 @@ class Run:
         folder: RunFolder,
         title: str,
     ) -> None:
-        self.settings = settings
-        self.dataset = dataset
+        setup = set_up(settings, dataset)
         self.folder = folder
         recorder_of = Recorder if is_first() else Follower
-        self._recorder = recorder_of(settings, dataset, folder, title)
-        self.parameters = self._recorder.parameters
-        self.density = self._recorder.density
-        self.trainer = _trainer(self._recorder)
+        self._recorder = recorder_of(setup, folder, title)
+        self.trainer = _trainer(setup)
         self._shared_out = settings.budget != "global"
+
+    @property
+    def setup(self) -> RunSetup:
+        """What is trained; a budget over all layers gives it another plan when masking starts."""
+        return self._recorder.setup
 
     def train(
         self, reporter: Reporter, interruption: Interruption, *, resume: bool
@@ -84,7 +86,7 @@ class Run:
           SaveError: the disk is full or refuses a write.
           WorkerError: a process that decodes images died.
         """
-        trainer, total_steps = self.trainer, self._recorder.total_steps
+        trainer, total_steps = self.trainer, self.setup.total_steps
         with self._recorder as recorder, trainer:
             state, step = self._start(resume=resume)
             recorder.begin(step)
@@ -99,7 +101,7 @@ class Run:
                     state, epoch, position, seconds=_CHUNK_SECONDS, phase=phase
                 )
                 step += n_steps
-                if not healthy and not self.settings.allow_nan:
+                if not healthy and not self.setup.settings.allow_nan:
                     recorder.save_waiting()
                     raise NotFiniteError(shared(partial(self._broken_down, epoch, step)))
                 self._report(reporter, state, epoch, step)
@@ -129,13 +131,13 @@ class Run:
     def _start(self, *, resume: bool) -> tuple[TrainState, int]:
         """The state to begin with, saved already, and its step; then says what the run is."""
         recorder = self._recorder
-        require_alike({"the checksum of the data": recorder.dataset.digest})
+        require_alike({"the checksum of the data": self.setup.dataset.digest})
         restored = recorder.restore() if resume else None
         recorder.describe()
         found = None if restored is None else (restored.step, restored.metadata["seconds"])
-        own = initial_state(recorder.program) if restored is None else restored.state
+        own = initial_state(self.setup.program) if restored is None else restored.state
         begun = shared(lambda: found)
-        state = replicate_first(own, recorder.program.mesh)
+        state = replicate_first(own, self.setup.program.mesh)
         if begun is None:
             recorder.save_first(state)
             return state, 0
@@ -151,7 +153,7 @@ class Run:
 
     def _phase(self, epoch: int) -> Phase:
         """What is masked in an epoch, from 0; a function of the settings and the records."""
-        schedule = self._recorder.schedule
+        schedule = self.setup.schedule
         if schedule.kind != "adaptive":
             return schedule.phase(epoch, ())
         records = self._recorder.history.read()
@@ -161,29 +163,27 @@ class Run:
         if not phase.masked:
             return 1.0
         plan = self.trainer.program(phase).model.plan
-        return mask_density(self._recorder.shapes.params, plan)
+        return mask_density(self.setup.shapes.params, plan)
 
     def _fix_budget(self, state: TrainState, step: int) -> None:
         """Shares out the kept blocks among the layers, once, when masking starts."""
-        recorder = self._recorder
-        program = recorder.program
         ratios = shared(lambda: self._ratios(state, step))
-        plan = with_ratios(recorder.shapes.params, program.model.plan, ratios)
-        recorder.use(dataclasses.replace(program, model=program.model.clone(plan=plan)))
-        self.trainer.use(recorder.program)
-        self.density, self._shared_out = recorder.density, True
+        plan = with_ratios(self.setup.shapes.params, self.setup.program.model.plan, ratios)
+        self._recorder.setup = self.setup.with_plan(plan)
+        self.trainer.use(self.setup.program)
+        self._shared_out = True
 
     def _ratios(self, state: TrainState, step: int) -> dict[str, float]:
         """The ratio of each layer as `budget.json` says, which the first masked step writes."""
-        recorder, saved = self._recorder, self.folder.budget
+        setup, saved = self.setup, self.folder.budget
         if saved.is_file():
             return json.loads(saved.read_text())
-        if step > recorder.schedule.start * recorder.steps_per_epoch:
+        if step > setup.schedule.start * setup.steps_per_epoch:
             raise InputError(
                 f"{saved} is lost, which says how many blocks each layer keeps: restore the file, "
                 "or start anew with --out"
             )
-        ratios = global_ratios(own_copy(state.params), recorder.program.model.plan)
+        ratios = global_ratios(own_copy(state.params), setup.program.model.plan)
         write_json(saved, ratios)
         return ratios
 
@@ -192,7 +192,7 @@ class Run:
         seconds = self.trainer.seconds
         reporter.steps(
             done=step,
-            total=self._recorder.total_steps,
+            total=self.setup.total_steps,
             epoch=epoch + 1,
             loss=float(state.totals["loss"]) / images,
             top1=int(state.totals["top1"]) / images,
@@ -200,15 +200,15 @@ class Run:
         )
 
 
-def _trainer(recorder: Recorder) -> PhasedTrainer:
-    settings, training = recorder.settings, recorder.training
+def _trainer(setup: RunSetup) -> PhasedTrainer:
+    settings, training = setup.settings, setup.training
     if isinstance(training, ImageDataset):
-        return Trainer(recorder.program, training, settings.batch_size, recorder.held_out)
+        return Trainer(setup.program, training, settings.batch_size, setup.held_out)
     return StreamTrainer(
-        recorder.program,
+        setup.program,
         training,
         settings.batch_size,
-        recorder.held_out,
+        setup.held_out,
         n_workers=settings.workers,
         largest_unreadable_share=settings.unreadable,
     )

@@ -51,7 +51,7 @@ LAYERS = (
     ("selection", "checkpoint", "pictures"),
     ("rules", "resume"),
     ("plan", "activations", "gradient_pruning", "step_costs"),
-    ("mask_trees",),
+    ("mask_trees", "operand_rules"),
     (
         "linear",
         "image_activations",
@@ -80,7 +80,7 @@ LAYERS = (
     ("report",),
     ("train_state", "grouping", "run_names"),
     ("forward_backward", "program", "keeper"),
-    ("evaluation",),
+    ("evaluation", "run_setup"),
     ("training", "epoch_record"),
     ("trainer", "recorder", "population_program"),
     ("stream_trainer", "follower"),

@@ -6,6 +6,7 @@ import tiny
 
 from sparsemlp.follower import Follower, Recollection
 from sparsemlp.run_folder import RunFolder
+from sparsemlp.run_setup import set_up
 from sparsemlp.schedule import MASKED
 from sparsemlp.train_state import initial_state
 from sparsemlp.trainer import Trainer
@@ -16,9 +17,9 @@ compilation_cache = tiny.compilation_cache
 def test_an_epoch_leaves_its_record_in_memory_and_no_file(tmp_path):
     settings, data = tiny.settings(epochs=2), tiny.dataset()
     folder = RunFolder(tmp_path / "run")
-    with Follower(settings, data, folder, "title") as follower:
-        trainer = Trainer(follower.program, data, tiny.BATCH)
-        state = initial_state(follower.program)
+    with Follower(set_up(settings, data), folder, "title") as follower:
+        trainer = Trainer(follower.setup.program, data, tiny.BATCH)
+        state = initial_state(follower.setup.program)
         assert follower.restore() is None
         follower.describe()
         follower.save_first(state)
