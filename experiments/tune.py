@@ -15,8 +15,7 @@ tries the program without a GPU, on tiny layers. What it writes is marked as no 
 """
 
 import dataclasses
-import datetime
-import json
+import functools
 import sys
 import time
 from pathlib import Path
@@ -26,15 +25,15 @@ import jax
 from candidates import measure, plain
 from kernel_problems import KERNELS, PRODUCTS, gpu_engines, is_able, layer_of, problem_of
 from rich.console import Console
+from tuning_table import TuningTable, key_of
 from watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
 
 from pallas_kernels import Engine, SparseLayer
-from pallas_kernels.tuning import FORMAT, TABLES, Problem, table_file
+from pallas_kernels.tuning import TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block
 from sparsemlp.environment import describe_environment
 from sparsemlp.errors import SaveError
-from sparsemlp.files import Record, write_json
 from sparsemlp.options import cli, open_default
 
 _LONGEST = 120.0
@@ -103,31 +102,28 @@ def tune(options: Options) -> None:
     if unknown:
         raise InputError(f"--engine={unknown.pop()} is none of {', '.join(engines)}")
     path = options.out or table_file(environment["device"])
-    table = _open_table(path, options.interpret, environment)
+    table = TuningTable(path, environment, is_measured=not options.interpret)
     at_work = AtWork(path.with_name(f"{path.name}.at_work"))
     if left := at_work.left():
-        _write_down(table, path, *left, ENDED)
-    done = {_key(entry["problem"]) for entry in table["entries"]}
+        table.write_down(*left, ENDED)
     with Console(stderr=True).status("") as status:
         for layer, kernel, n_rows in layers:
             for name in options.engine or engines:
                 engine = engines[name]
                 problem = problem_of(engine, kernel, layer, n_rows)
-                if _key(plain(problem)) in done or not is_able(engine, kernel, layer):
+                if table.has(plain(problem)) or not is_able(engine, kernel, layer):
                     continue
                 if time.monotonic() - began > 60 * options.minutes:
                     print(f"--minutes={options.minutes:g} are over: the same command goes on")
                     return
                 status.update(f"{name} {kernel} {layer.kernel_shape} {format_block(layer.block)}")
-                done.add(_key(plain(problem)))
-                _add_entry(table, path, at_work, engine, problem, layer, options)
-    measured = "" if table["measured"] else " (interpreted: no measurement)"
-    print(f"{len(table['entries'])} entries in {path}{measured}")
+                _add_entry(table, at_work, engine, problem, layer, options)
+    measured = "" if table.is_measured else " (interpreted: no measurement)"
+    print(f"{table.n_entries} entries in {path}{measured}")
 
 
 def _add_entry(
-    table: Record,
-    path: Path,
+    table: TuningTable,
     at_work: AtWork,
     engine: Engine,
     problem: Problem,
@@ -135,12 +131,8 @@ def _add_entry(
     options: Options,
 ) -> None:
     """Measures a problem and writes the table; or what broke it, until it has an entry."""
-    key = _key(plain(problem))
-    broken = table.setdefault("broken", {})
-
-    def write_down(name: str, reason: str) -> None:
-        _write_down(table, path, key, name, reason)
-
+    key = key_of(plain(problem))
+    write_down = functools.partial(table.write_down, key)
     try:
         entry = measure(
             engine,
@@ -149,21 +141,13 @@ def _add_entry(
             n_candidates=options.candidates,
             rounds=options.rounds,
             is_interpreted=options.interpret,
-            broken=dict(broken.get(key, {})),
+            broken=table.broken(plain(problem)),
             guard=unguarded if options.interpret else guard_for(_LONGEST, write_down, at_work, key),
         )
     except DeviceLostError as error:
         write_down(error.name, error.reason)
         raise
-    table["entries"].append(entry)
-    broken.pop(key, None)
-    write_json(path, table)
-
-
-def _write_down(table: Record, path: Path, key: str, name: str, reason: str) -> None:
-    """Writes the table with what broke a problem: a configuration, or none in particular."""
-    table.setdefault("broken", {}).setdefault(key, {})[name] = reason
-    write_json(path, table)
+    table.add(entry)
 
 
 def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:
@@ -209,28 +193,6 @@ def _layer(
     return layer_of(shape, block, ratio, axis, "float32")
 
 
-def _open_table(path: Path, interpret: bool, environment: Record) -> Record:
-    """The table as far as it is, or a new one."""
-    about = {
-        "format": FORMAT,
-        "measured": not interpret,
-        "device": environment["device"],
-        "versions": {name: environment["versions"][name] for name in ("jax", "jaxlib")},
-        "script": "experiments/tune.py",
-        "date": str(datetime.date.today()),
-    }
-    if not path.exists():
-        return {**about, "entries": []}
-    table = json.loads(path.read_text())
-    for name in ("format", "measured", "device", "versions"):
-        if table.get(name) != about[name]:
-            raise InputError(
-                f"--out={path} was made with {name} {table.get(name)}, this is {about[name]}: "
-                "remove it to begin anew, or choose another file"
-            )
-    return table
-
-
 def _check(options: Options) -> None:
     if options.rounds < 1 or options.candidates < 1:
         raise InputError("--rounds and --candidates must be at least 1")
@@ -250,10 +212,6 @@ def _check(options: Options) -> None:
             f"there is no GPU to tune for, JAX runs on {jax.default_backend()!r}: pip install -e "
             "'.[cuda13]' on a machine that has one, or try the program with --interpret"
         )
-
-
-def _key(problem: Record) -> str:
-    return str(sorted(problem.items()))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tune
+from tuning_table import key_of
 from watch import AtWork, DeviceLostError
 
 from pallas_kernels.tuning import TABLES, TableError, read_table
@@ -74,7 +75,7 @@ def test_what_a_process_died_of_is_left_out_by_the_next(monkeypatch, measured, t
     works = tune.measure
 
     def measure(engine: Any, problem: Any, layer: Any, broken: Any, **more: Any) -> Any:
-        told[tune._key(tune.plain(problem))] = broken
+        told[key_of(tune.plain(problem))] = broken
         return works(engine, problem, layer, **more)
 
     monkeypatch.setattr(tune, "measure", measure)

@@ -1,0 +1,82 @@
+"""The table of a device while `tune.py` measures it: written anew after each problem."""
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pallas_kernels.tuning import FORMAT
+from sparsemlp import InputError
+from sparsemlp.files import Record, write_json
+
+
+class TuningTable:
+    """A table as far as it is, which a stopped program leaves for the next.
+
+    A problem is here as plain data, as its entry has it.
+
+    Args:
+      path: the file; made with the first entry.
+      environment: of `sparsemlp.environment.describe_environment`.
+      is_measured: whether times mean something; kernels that are interpreted have none.
+
+    Raises:
+      InputError: the file was made on another device, or with other versions.
+    """
+
+    def __init__(self, path: Path, environment: Mapping[str, Any], *, is_measured: bool) -> None:
+        self.path = path
+        self.is_measured = is_measured
+        about: Record = {
+            "format": FORMAT,
+            "measured": is_measured,
+            "device": environment["device"],
+            "versions": {name: environment["versions"][name] for name in ("jax", "jaxlib")},
+            "script": "experiments/tune.py",
+            "date": str(datetime.date.today()),
+        }
+        self._table = _read(path, about) if path.exists() else {**about, "entries": []}
+        self._done = {key_of(entry["problem"]) for entry in self._table["entries"]}
+
+    @property
+    def n_entries(self) -> int:
+        """How many problems have an entry."""
+        return len(self._done)
+
+    def has(self, problem: Record) -> bool:
+        """Whether a problem has an entry."""
+        return key_of(problem) in self._done
+
+    def add(self, entry: Record) -> None:
+        """Writes the entry of a problem, whose breakages are of no interest any more."""
+        key = key_of(entry["problem"])
+        self._table["entries"].append(entry)
+        self._done.add(key)
+        self._table.get("broken", {}).pop(key, None)
+        write_json(self.path, self._table)
+
+    def broken(self, problem: Record) -> dict[str, str]:
+        """What broke a problem that has no entry yet: the reason against each configuration."""
+        return dict(self._table.get("broken", {}).get(key_of(problem), {}))
+
+    def write_down(self, key: str, name: str, reason: str) -> None:
+        """Writes what broke the problem of that key: a configuration, or "", none in particular."""
+        self._table.setdefault("broken", {}).setdefault(key, {})[name] = reason
+        write_json(self.path, self._table)
+
+
+def key_of(problem: Record) -> str:
+    """What a problem is called."""
+    return str(sorted(problem.items()))
+
+
+def _read(path: Path, about: Record) -> Record:
+    table = json.loads(path.read_text())
+    for name in ("format", "measured", "device", "versions"):
+        if table.get(name) != about[name]:
+            raise InputError(
+                f"--out={path} was made with {name} {table.get(name)}, this is {about[name]}: "
+                "remove it to begin anew, or choose another file"
+            )
+    return table
