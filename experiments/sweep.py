@@ -60,17 +60,15 @@ def _run(arguments: Arguments) -> int:
     grid = read_grid(arguments.grid, arguments.launcher)
     folder = SweepFolder(arguments.out or Path("sweeps") / safe_name(arguments.grid.stem))
     on_cluster = (arguments.launcher or grid.launcher or "local") == "slurm"
-    retry_failed = arguments.retry_failed
-    chooses_population(arguments.population)
+    retry_failed, population = arguments.retry_failed, arguments.population
+    chooses_population(population)
     if arguments.dry_run:
-        sweep = tell_plan(grid, folder, retry_failed=retry_failed)
+        sweep = tell_plan(grid, folder, retry_failed=retry_failed, population=population)
         if on_cluster:
-            tell_scripts(
-                grid, folder, sweep, retry_failed=retry_failed, population=arguments.population
-            )
+            tell_scripts(grid, folder, sweep, retry_failed=retry_failed, population=population)
         return 0
     launch = submit_sweep if on_cluster else train_sweep
-    return launch(grid, folder, retry_failed=retry_failed, population=arguments.population)
+    return launch(grid, folder, retry_failed=retry_failed, population=population)
 
 
 if __name__ == "__main__":

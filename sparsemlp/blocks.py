@@ -71,9 +71,15 @@ def block_grid(
       `(in / cols, out / rows)`.
 
     Raises:
-      InputError: a side of the block does not divide its side of the kernel.
+      InputError: a side of the block does not divide its side of the kernel, or there is nothing
+        to divide.
     """
     check_block(block)
+    if 0 in kernel_shape:
+        raise InputError(
+            f"{name}, whose [out, in] is {kernel_shape[1]}x{kernel_shape[0]}, is empty: it has no "
+            "blocks, leave it without a mask"
+        )
     if not divides(block, kernel_shape):
         nearest = " or ".join(format_block(b) for b in nearest_blocks(kernel_shape, block))
         raise InputError(

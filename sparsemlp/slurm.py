@@ -110,7 +110,6 @@ def tell_scripts(
     _check_path(folder.path.absolute())
     runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
     jobs = form_jobs(runs, together=_together(grid, population))
-    tell_who_is_alone(runs, population, console)
     place = folder.slurm.absolute()
     for start in range(0, len(jobs), _LONGEST_ARRAY):
         n_jobs = min(_LONGEST_ARRAY, len(jobs) - start)

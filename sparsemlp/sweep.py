@@ -149,9 +149,14 @@ def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
 
 
 def tell_plan(
-    grid: Grid, folder: SweepFolder, *, retry_failed: bool, console: Console | None = None
+    grid: Grid,
+    folder: SweepFolder,
+    *,
+    retry_failed: bool,
+    population: str = "auto",
+    console: Console | None = None,
 ) -> Sweep:
-    """Prints what a sweep would do with each run; changes nothing.
+    """Prints what a sweep would do with each run, as `train_sweep`; changes nothing.
 
     Raises:
       InputError: the grid does not fit what the folder holds.
@@ -166,14 +171,14 @@ def tell_plan(
             f"({folder.run(run.name).read_failure()})"
         )
         console.print(f"{run.name}: {told}", markup=False, soft_wrap=True)
-    n_epochs = sum(
-        resolved(run).epochs for run in runs_to_train(sweep, folder, retry_failed=retry_failed)
-    )
+    runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
+    n_epochs = sum(resolved(run).epochs for run in runs)
     console.print(
         f"{_counted(states)}; {n_epochs:,} epochs at most, in {folder.path}",
         markup=False,
         soft_wrap=True,
     )
+    tell_who_is_alone(runs, population, console)
     return sweep
 
 

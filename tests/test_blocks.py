@@ -133,3 +133,9 @@ def test_the_nearest_blocks_divide_and_no_divisor_lies_closer(kernel_shape, bloc
 
 def test_a_196_token_layer_is_told_28_and_49_instead_of_32():
     assert nearest_blocks((196, 196), (32, 32)) == [(28, 28), (49, 49)]
+
+
+@pytest.mark.parametrize("kernel_shape", [(0, 8), (8, 0)])
+def test_an_empty_kernel_has_no_blocks(kernel_shape):
+    with pytest.raises(InputError, match="head, whose .* is empty"):
+        block_grid(kernel_shape, (4, 4), "head")

@@ -161,3 +161,19 @@ def test_a_plan_tells_what_would_be_done_and_changes_nothing(
     absent = SweepFolder(tmp_path / "absent")
     tell_plan(read_grid(file), absent, retry_failed=False, console=console)
     assert not absent.path.exists()
+
+
+def test_a_plan_of_a_population_says_who_is_trained_alone(data: Path, tmp_path: Path):
+    file = tmp_path / "grid.yaml"
+    fixed = "".join(f"  {key}: {value}\n" for key, value in FIXED.items())
+    file.write_text(f"hp:\n  seed: [0, 1]\nfixed:\n{fixed}  freeze_epoch: 1\n  dataset: {data}\n")
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=False, width=300)
+    folder = SweepFolder(tmp_path / "out")
+    for population in ("on", "auto"):
+        tell_plan(
+            read_grid(file), folder, retry_failed=False, population=population, console=console
+        )
+    (note,) = [line for line in said.getvalue().splitlines() if line.startswith("NOTE")]
+    assert note.startswith("NOTE: 2 runs trained alone: ")
+    assert "cannot be trained in a population" in note
