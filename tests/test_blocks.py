@@ -137,5 +137,5 @@ def test_a_196_token_layer_is_told_28_and_49_instead_of_32():
 
 @pytest.mark.parametrize("kernel_shape", [(0, 8), (8, 0)])
 def test_an_empty_kernel_has_no_blocks(kernel_shape):
-    with pytest.raises(InputError, match="head, whose .* is empty"):
+    with pytest.raises(InputError, match=r"head, whose .* is empty"):
         block_grid(kernel_shape, (4, 4), "head")
