@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int32
 
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
 from sparsemlp.errors import InputError
@@ -127,53 +127,44 @@ def select_dynamic_masks(
       The masks, and the memory with the blocks that they keep. Scores that are ranked by
       gradients are left to `remember_gradients`.
     """
-    kept: dict[str, Array] = {}
-    ranked: dict[str, Array] = {}
-    scores = dict(memory.get("scores", {}))
     kernels = list(masked_kernels(params, plan))
-    for path, kernel, rule in kernels:
-        if frozen:
-            flags = memory["kept"][path]
-            (ids,) = jnp.nonzero(flags, size=n_kept_blocks(flags.size, rule.ratio))
-            kept[path] = ids.astype(jnp.int32)
-            continue
-        if _by_gradient(rule):
-            score = memory["scores"][path]
-        else:
-            score = _flat(block_scores(kernel, rule.block, rule.score, path, engine))
-            if path in scores:
-                score = _mean(scores[path], score, dynamics.score_decay)
-                scores[path] = score
+    found = dict(memory)
+    if frozen:
+        kept = {path: _kept_ids(memory["kept"][path], rule.ratio) for path, _, rule in kernels}
+    else:
+        scores = _scores_of_step(params, plan, dynamics, memory, engine)
+        if "scores" in memory:
+            found["scores"] = scores
         if dynamics.hysteresis > 0:
-            more, less = jnp.float32(1 + dynamics.hysteresis), jnp.float32(1 - dynamics.hysteresis)
-            favoured = score * jnp.where(score < 0, less, more)
-            score = jnp.where(memory["kept"][path], favoured, score)
-        ranked[path] = score
-    if not frozen:
-        ratios = {path: rule.ratio for path, _, rule in kernels}
+            before = memory["kept"]
+            scores = {
+                path: _favoured(score, before[path], dynamics.hysteresis)
+                for path, score in scores.items()
+            }
         kept = largest_of_each(
-            ranked, {path: n_kept_blocks(s.size, ratios[path]) for path, s in ranked.items()}
+            scores,
+            {path: n_kept_blocks(scores[path].size, rule.ratio) for path, _, rule in kernels},
         )
     masks = {
         path: BlockMask(kept[path], matrix_shape(kernel.shape), rule.block)
         for path, kernel, rule in kernels
     }
-    found = {name: scores for name in ("scores",) if name in memory}
     if "kept" in memory:
         found["kept"] = {path: mask.grid().reshape(-1) for path, mask in masks.items()}
     return mask_tree(masks), found
 
 
 def remember_unmasked(
-    params: Mapping[str, Any], plan: Plan, dynamics: Dynamics, memory: Memory
+    params: Mapping[str, Any],
+    plan: Plan,
+    dynamics: Dynamics,
+    memory: Memory,
+    engine: str = "auto",
 ) -> Memory:
     """The memory after a step with dense weights: scores go on, kept blocks stay."""
-    scores = dict(memory.get("scores", {}))
-    for path, kernel, rule in masked_kernels(params, plan):
-        if path in scores and not _by_gradient(rule):
-            score = _flat(block_scores(kernel, rule.block, rule.score, path))
-            scores[path] = _mean(scores[path], score, dynamics.score_decay)
-    return memory | ({"scores": scores} if scores else {})
+    if "scores" not in memory:
+        return memory
+    return memory | {"scores": _scores_of_step(params, plan, dynamics, memory, engine)}
 
 
 def remember_gradients(
@@ -196,14 +187,45 @@ def remember_gradients(
       dynamics: the options.
       memory: as `select_dynamic_masks` returned it.
     """
-    scores = dict(memory.get("scores", {}))
+    if "scores" not in memory:
+        return memory
+    scores = dict(memory["scores"])
     of_path = {path: kernel for path, kernel, _ in masked_kernels(gradients, plan)}
     for path, kernel, rule in masked_kernels(params, plan):
         if _by_gradient(rule):
             product = (kernel * of_path[path]).astype(jnp.float32)
             score = _flat(jnp.abs(jnp.sum(cut(product, rule.block), axis=(-2, -1))))
             scores[path] = _mean(scores[path], score, dynamics.score_decay)
-    return memory | ({"scores": scores} if scores else {})
+    return memory | {"scores": scores}
+
+
+def _scores_of_step(
+    params: Mapping[str, Any], plan: Plan, dynamics: Dynamics, memory: Memory, engine: str
+) -> dict[str, Array]:
+    """What ranks the blocks of each kernel now: what gradients left, or the mean of its scores."""
+    before = memory.get("scores", {})
+    scores: dict[str, Array] = {}
+    for path, kernel, rule in masked_kernels(params, plan):
+        if _by_gradient(rule):
+            scores[path] = before[path]
+            continue
+        now = _flat(block_scores(kernel, rule.block, rule.score, path, engine))
+        scores[path] = _mean(before[path], now, dynamics.score_decay) if before else now
+    return scores
+
+
+def _favoured(
+    score: Float[Array, " n"], kept: Bool[Array, " n"], hysteresis: float
+) -> Float[Array, " n"]:
+    """The scores with those of kept blocks raised by this share of their size."""
+    more, less = jnp.float32(1 + hysteresis), jnp.float32(1 - hysteresis)
+    return jnp.where(kept, score * jnp.where(score < 0, less, more), score)
+
+
+def _kept_ids(flags: Bool[Array, " n"], ratio: float) -> Int32[Array, " k"]:
+    """The ids of blocks that are flagged, as many as the ratio keeps."""
+    (ids,) = jnp.nonzero(flags, size=n_kept_blocks(flags.size, ratio))
+    return ids.astype(jnp.int32)
 
 
 def _remembers_scores(plan: Plan, params: Mapping[str, Any], dynamics: Dynamics) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,17 +10,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt8
 
 from sparsemlp.augment import normalize
-from sparsemlp.dynamics import Memory, select_dynamic_masks
+from sparsemlp.dynamics import Memory
 from sparsemlp.forward_backward import test_logits
 from sparsemlp.losses import cross_entropy
-from sparsemlp.mask_trees import Masks, flatten_masks
+from sparsemlp.mask_trees import flatten_masks
 from sparsemlp.metrics import n_correct
 from sparsemlp.parallel import join
 from sparsemlp.plan import block_counts
+from sparsemlp.step_masks import MasksOf, step_masks
 from sparsemlp.train_state import Program
-
-MasksOf = Callable[[Any], Masks]
-"""What selects the masks of parameters."""
 
 
 @functools.partial(
@@ -80,18 +78,7 @@ def count_correct(
       masked: whether weights are masked.
       masks_of: as for `train_step`.
     """
-    masks: Masks = {}
-    if masked and masks_of is not None:
-        masks = masks_of(params)
-    elif masked:
-        masks, _ = select_dynamic_masks(
-            params,
-            program.model.plan,
-            program.dynamics,
-            memory,
-            frozen=program.frozen,
-            engine=program.model.engine,
-        )
+    masks, _ = step_masks(program, params, memory, masked=masked, masks_of=masks_of)
 
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         images, labels = batch

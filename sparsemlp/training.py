@@ -8,17 +8,12 @@ from jaxtyping import Array, Bool, Float32, Int, Key, UInt8
 from sparsemlp.augment import augment, batch_lambda
 from sparsemlp.averaging import move_average
 from sparsemlp.dropped_weights import decay_dropped, reset_returned
-from sparsemlp.dynamics import (
-    Memory,
-    remember_gradients,
-    remember_unmasked,
-    select_dynamic_masks,
-)
-from sparsemlp.evaluation import MasksOf
+from sparsemlp.dynamics import remember_gradients
 from sparsemlp.forward_backward import loss_and_gradients
-from sparsemlp.mask_trees import Masks, flatten_masks
+from sparsemlp.mask_trees import flatten_masks
 from sparsemlp.metrics import n_correct
 from sparsemlp.parallel import join, split, usable
+from sparsemlp.step_masks import MasksOf, step_masks
 from sparsemlp.train_state import Program, TrainState, stream_key
 
 
@@ -60,13 +55,13 @@ def train_step(
         std=program.std,
         lam=lam,
     )
-    masks, memory = _masks_of_step(program, state, masked=masked, masks_of=masks_of)
-
+    masks, memory = step_masks(
+        program, state.params, state.memory, masked=masked, masks_of=masks_of
+    )
     rngs = {
         "drop_path": drop_path_key,
         "gradient": stream_key(program.seed, "gradient", state.step),
     }
-
     loss, logits, batch_stats, gradients = loss_and_gradients(
         program, state.params, masks, state.batch_stats, inputs, targets, rngs
     )
@@ -102,25 +97,6 @@ def train_step(
         last_kept=state.last_kept,
         memory=memory,
         average=move_average(state.average, params, batch_stats, program.ema, state.step),
-    )
-
-
-def _masks_of_step(
-    program: Program, state: TrainState, *, masked: bool, masks_of: MasksOf | None
-) -> tuple[Masks, Memory]:
-    """The masks of one training step, and what the next one has to know of this selection."""
-    plan, dynamics = program.model.plan, program.dynamics
-    if not masked:
-        return {}, remember_unmasked(state.params, plan, dynamics, state.memory)
-    if masks_of is not None:
-        return masks_of(state.params), state.memory
-    return select_dynamic_masks(
-        state.params,
-        plan,
-        dynamics,
-        state.memory,
-        frozen=program.frozen,
-        engine=program.model.engine,
     )
 
 

@@ -79,7 +79,7 @@ LAYERS = (
     ("figures",),
     ("report",),
     ("train_state", "grouping", "run_names"),
-    ("forward_backward", "program", "keeper"),
+    ("forward_backward", "program", "keeper", "step_masks"),
     ("evaluation", "run_setup"),
     ("training", "epoch_record"),
     ("trainer", "recorder", "population_program"),
