@@ -33,6 +33,9 @@ def loss_and_gradients(
     drawn at random are then those of the whole batch to rounding, but a rule that prunes blocks of
     activations finds the largest of what is computed at once, as it does on several devices.
     """
+    n_images = inputs.shape[0]
+    at_once = program.images_at_once(n_images)
+    mesh = usable(program.mesh, n_images)
 
     def of_images(
         params: Any, masks: Masks, rngs: Any, inputs: Array, targets: Array
@@ -52,9 +55,6 @@ def loss_and_gradients(
         start = jnp.float32(0), jax.tree.map(jnp.zeros_like, params), {}
         return sum_over_parts(function, (inputs, targets), start, at_once)
 
-    n_images = inputs.shape[0]
-    at_once = program.images_at_once(n_images)
-    mesh = usable(program.mesh, n_images)
     if mesh is None:
         found, logits = own_part(params, masks, rngs, inputs, targets)
         loss, gradients, changed = found
