@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
@@ -19,7 +19,17 @@ from sparsemlp.comparison import Comparison, compare
 from sparsemlp.environment_table import environments
 from sparsemlp.files import Record, write_whole
 from sparsemlp.published import SOURCE
-from sparsemlp.runs_table import COLUMNS, Row, plain, rows, show, write_csv, write_json
+from sparsemlp.runs_table import (
+    COLUMNS,
+    Column,
+    Row,
+    Value,
+    plain,
+    rows,
+    show,
+    write_csv,
+    write_json,
+)
 from sparsemlp.seeds import Seeds, by_seed, percent
 from sparsemlp.study import Study
 
@@ -110,26 +120,11 @@ def build_page(
         csv_name=CSV_NAME,
         json_name=JSON_NAME,
         columns=[
-            {
-                "heading": column.heading,
-                "meaning": column.meaning,
-                "numeric": column.key not in _TEXT_COLUMNS,
-            }
-            for column in shown
+            {"heading": c.heading, "meaning": c.meaning, "numeric": c.key not in _TEXT_COLUMNS}
+            for c in shown
         ],
         rows=[
-            {
-                "status": row["status"],
-                "cells": [
-                    {
-                        "key": column.key,
-                        "numeric": column.key not in _TEXT_COLUMNS,
-                        "value": None if row[column.key] is None else plain(row[column.key]),
-                        "text": show(column, row[column.key]),
-                    }
-                    for column in shown
-                ],
-            }
+            {"status": row["status"], "cells": [_cell(c, row[c.key]) for c in shown]}
             for row in table
         ],
         completeness=_completeness(study),
@@ -149,6 +144,16 @@ def build_page(
         grid_text=study.grid_text,
         environments=environments(study),
     )
+
+
+def _cell(column: Column, value: Value) -> dict[str, Any]:
+    """A cell of the table of runs: what is shown, and what it is sorted by."""
+    return {
+        "key": column.key,
+        "numeric": column.key not in _TEXT_COLUMNS,
+        "value": None if value is None else plain(value),
+        "text": show(column, value),
+    }
 
 
 def _part(name: str) -> str:

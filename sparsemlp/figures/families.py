@@ -116,10 +116,7 @@ def _families(
                 marker = "." if len(dense.first.records) < _FEW_EPOCHS else ""
                 draw_seeds(axes, dense, "test_top1", DENSE_MODEL._replace(marker=marker), None)
             if logarithmic:
-                axes.set_yscale("symlog", linthresh=1e-3, linscale=0.3)
-                axes.set_yticks([0, 1e-3, 1e-2, 1e-1, 1])
-                axes.yaxis.set_minor_locator(NullLocator())
-                axes.set_ylim(0, 1.1)
+                _scale_logarithmically(axes)
             axes.yaxis.set_major_formatter(as_percent)
             if row == 0:
                 axes.set_title(f"blocks {FAMILIES[kind]}")
@@ -128,28 +125,24 @@ def _families(
             if row == len(backwards) - 1:
                 epoch_axis(axes)
     if all(style.color is None for style in styles.values()):
-        for column, kind in enumerate(families):
+        for axes, kind in zip(grid[0], families, strict=True):
             handles = [Line2D([], [], color=color) for color in colors[kind].values()]
-            names = list(colors[kind])
-            grid[0, column].legend(handles, names, ncols=2, loc="best", handlelength=1.6)
+            axes.legend(handles, list(colors[kind]), ncols=2, loc="best", handlelength=1.6)
     if len(variants) > 1:
-        width = figure.get_figwidth()
-        names = [wrap(variant or "no other option", width=width) for variant in variants]
-        figure.set_figheight(figure.get_figheight() + height(names))
-        figure.legend(
-            [
-                Line2D([], [], color=style.color or "black", linestyle=style.dash)
-                for style in styles.values()
-            ],
-            names,
-            loc="outside lower left",
-            handlelength=3,
-        )
+        _name_variants(figure, styles)
     dotted = ", dotted: dense model" if dense is not None else ""
     blocks = {group.first.block or "" for group in groups}
     alone = f"{blocks.pop()} at " if len(blocks) == 1 else ""
     figure.suptitle(f"{alone}ratio {chosen.ratio:g}{dotted}")
     return Drawing(name, figure, caption)
+
+
+def _scale_logarithmically(axes: Axes) -> None:
+    """An axis of shares on which 0 has its place."""
+    axes.set_yscale("symlog", linthresh=1e-3, linscale=0.3)
+    axes.set_yticks([0, 1e-3, 1e-2, 1e-1, 1])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(0, 1.1)
 
 
 def _colors(groups: Sequence[Seeds], kind: int) -> dict[str, Any]:
@@ -178,6 +171,18 @@ def _styles(blocks: set[str], variants: list[str]) -> dict[str, _Style]:
         )
     looks = itertools.product(DASHES, LINE_COLORS)
     return dict(zip(variants, itertools.starmap(_Style, looks), strict=False))
+
+
+def _name_variants(figure: Figure, styles: Mapping[str, _Style]) -> None:
+    """A legend of the options in which lines differ besides their blocks, below the panels."""
+    width = figure.get_figwidth()
+    names = [wrap(variant or "no other option", width=width) for variant in styles]
+    figure.set_figheight(figure.get_figheight() + height(names))
+    lines = [
+        Line2D([], [], color=style.color or "black", linestyle=style.dash)
+        for style in styles.values()
+    ]
+    figure.legend(lines, names, loc="outside lower left", handlelength=3)
 
 
 def _blocks(
