@@ -1,5 +1,6 @@
 """An evaluation, held against what it is defined to do."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -12,6 +13,7 @@ import tiny
 from tiny_training import DATA, PATHS, all_logits, batches, built, kept_by_hand, kernel, run, spread
 
 from sparsemlp.evaluation import evaluate, evaluation_batches
+from sparsemlp.schedule import MASKED
 from sparsemlp.train_state import Program, initial_state
 
 compilation_cache = tiny.compilation_cache
@@ -40,6 +42,9 @@ def test_evaluation_is_a_recount_with_the_masks_of_the_parameters_it_is_given(
         right = guesses == DATA.test_labels[:, None]
         assert int(found.top1) == right[:, :1].sum()
         assert int(found.top5) == right[:, :5].sum()
+        chosen = logits[np.arange(len(logits)), DATA.test_labels]
+        losses = np.log(np.exp(logits).sum(axis=1)) - chosen
+        assert float(found.loss) == pytest.approx(losses.sum(), rel=1e-5)
         dropped = 0.0
         for path in PATHS:
             weights = kernel(params, path)
@@ -48,6 +53,17 @@ def test_evaluation_is_a_recount_with_the_masks_of_the_parameters_it_is_given(
             if masked:
                 dropped += np.square(weights[~spread(kept)]).sum()
         assert float(found.dropped_norm) == pytest.approx(math.sqrt(dropped), rel=1e-6)
+
+
+def test_frozen_blocks_are_evaluated_whatever_the_parameters_became(trained: Any):
+    program = built(freeze_epoch=12)
+    memory = initial_state(program).memory
+    smallest = {path: ~kept_by_hand(kernel(trained, path)).reshape(-1) for path in PATHS}
+    memory = memory | {"kept": {path: jnp.asarray(kept) for path, kept in smallest.items()}}
+    frozen = program.at_phase(dataclasses.replace(MASKED, frozen=True))
+    found = evaluate(frozen, trained, {}, memory, *batches(), masked=True)
+    for path in PATHS:
+        np.testing.assert_array_equal(found.kept[path], smallest[path])
 
 
 def test_masks_matter_to_an_evaluation(program: Program, trained: Any):

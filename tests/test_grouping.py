@@ -63,6 +63,16 @@ REFUSED = [
     ({"engine": "cpu"}, "--engine=cpu cannot train a population: .* choose --engine=reference"),
     ({"activation": "2x2:0.5"}, "the rule BlockMasking . ActivationPruning cannot"),
     ({"ratio": 0.0, "gradient": "2:4"}, "the rule GradientPruning cannot"),
+    ({"hysteresis": 0.1}, "hysteresis .*cannot be trained in a population"),
+    ({"budget": "erk"}, "erk budget cannot be trained in a population"),
+    ({"ratio_schedule": "cubic", "ramp_epochs": 2}, "cubic ratio cannot be trained"),
+    ({"freeze_epoch": 12}, "freeze epoch 12 cannot be trained"),
+    (
+        {"score": "gradient", "backward": "dense"},
+        "a memory of gradients or held-out images cannot be trained",
+    ),
+    ({"hold_out": 0.25}, "a memory of gradients or held-out images cannot be trained"),
+    ({"devices": 2}, "--devices=2 cannot train a population"),
 ]
 
 
@@ -73,6 +83,12 @@ def test_what_cannot_be_data_is_a_group_of_one_and_says_why(change, message):
     reason = reason_against(settings)
     assert reason is not None
     assert re.match(message, reason)
+
+
+def test_runs_that_read_their_images_from_the_disk_are_groups_of_one(tmp_path):
+    settings = resolve(Config(dataset=str(tmp_path), **tiny.MODEL), str(tmp_path))
+    assert group_runs([settings, settings]) == [[0], [1]]
+    assert "its batches are read from the disk" in str(reason_against(settings))
 
 
 def test_a_convolutional_network_is_a_group_of_one():

@@ -12,12 +12,13 @@ import pytest
 
 from sparsemlp.errors import InputError
 from sparsemlp.learning_rates import by_epoch, by_step, learning_rate, triangular_rate
-from sparsemlp.optimizer import adam_with_l2, decayed, sgd_with_l2
+from sparsemlp.optimizer import adam_with_l2, adamw, decayed, sgd_with_l2
 
 EPS = float(np.finfo(np.float32).eps)
 
 
-def test_several_steps_equal_adam_with_l2_by_hand():
+@pytest.mark.parametrize("is_decoupled", [False, True], ids=["adam_with_l2", "adamw"])
+def test_several_steps_equal_adam_by_hand(is_decoupled):
     rng = np.random.default_rng(0)
     steps, steps_per_epoch, weight_decay = 5, 2, 0.1
     schedule = {"peak": 0.1, "epochs": 3, "warmup_epochs": 1, "start": 0.02, "minimum": 0.001}
@@ -27,7 +28,7 @@ def test_several_steps_equal_adam_with_l2_by_hand():
 
     params = {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
     rate = by_epoch(functools.partial(learning_rate, **schedule), steps_per_epoch)
-    optimizer = adam_with_l2(rate, weight_decay=weight_decay)
+    optimizer = (adamw if is_decoupled else adam_with_l2)(rate, weight_decay=weight_decay)
 
     @jax.jit
     def step(params, state, gradient):
@@ -41,14 +42,15 @@ def test_several_steps_equal_adam_with_l2_by_hand():
             rounded = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), gradient)
             params, state = step(params, state, rounded)
             for name, value in values.items():
-                decay = weight_decay if name == "kernel" else 0.0
-                g = gradient[name] + decay * value
+                decay = (weight_decay if name == "kernel" else 0.0) * value
+                g = gradient[name] + (0.0 if is_decoupled else decay)
                 m, v = moments[name]
                 m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
                 moments[name] = m, v
                 corrected = m / (1 - 0.9 ** (i + 1)), v / (1 - 0.999 ** (i + 1))
                 rate = rates[i // steps_per_epoch]
-                values[name] = value - rate * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+                update = corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+                values[name] = value - rate * (update + (decay if is_decoupled else 0.0))
             # 1 - 0.999 ** t loses about 1 / 0.001 units in the last place at the first step.
             for name, value in values.items():
                 np.testing.assert_allclose(params[name], value, atol=1000 * EPS * rates[1])
@@ -73,7 +75,7 @@ def test_l2_spares_biases_and_other_vectors():
     }
 
 
-@pytest.mark.parametrize("make", [adam_with_l2, sgd_with_l2])
+@pytest.mark.parametrize("make", [adam_with_l2, adamw, sgd_with_l2])
 @pytest.mark.parametrize(
     ("weight_decay", "message"),
     [

@@ -134,6 +134,21 @@ def test_a_peak_below_the_minimum_is_obeyed():
     assert [float(rate(e)) for e in (0, 100, 199)] == pytest.approx([1e-6] * 3)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "moved"),
+    # A weight of 0.5 whose loss has no gradient, at rate 0.01 with a decay of 0.1.
+    [("adam", 0.01), ("adamw", 0.01 * 0.1 * 0.5), ("sgd", 0.01 * 0.1 * 0.5)],
+)
+def test_the_optimizer_is_the_one_that_was_asked_for(optimizer, moved):
+    settings = tiny.settings(optimizer=optimizer, lr=0.01, weight_decay=0.1, warmup_epochs=0)
+    chosen = build_program(settings, tiny.dataset()).optimizer
+    params = {"kernel": np.full((2, 2), 0.5, np.float32)}
+    gradient = {"kernel": np.zeros((2, 2), np.float32)}
+    updates, _ = chosen.update(gradient, chosen.init(params), params)
+    (update,) = jax.tree.leaves(updates)
+    np.testing.assert_allclose(update, np.full((2, 2), -moved), rtol=1e-4)
+
+
 def test_a_cutout_larger_than_the_images_is_refused_before_anything_is_made():
     settings = resolve(Config(cutout=33), "cifar10")
     with pytest.raises(InputError, match=r"--cutout=33 is larger than .* 32x32 pixels: choose at"):

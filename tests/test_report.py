@@ -105,6 +105,28 @@ def test_differences_are_in_the_json_with_their_sign(tmp_path):
     assert "75.19%" in text
 
 
+def test_the_first_numbers_are_those_of_the_best_finished_runs(tmp_path):
+    for ratio in (0.0, 0.5, 0.8, 0.9):
+        block = {"block": "32x32"} if ratio else {}
+        run = synthetic.settings(epochs=20, ratio=ratio, **block)
+        synthetic.write_run(tmp_path / str(ratio), run)
+    # The formulas make it better than the others, but it is not finished.
+    better = synthetic.settings(epochs=20, block="32x32", ratio=0.1)
+    synthetic.write_run(tmp_path / "better", better, 19)
+    study = read_study(tmp_path)
+    last = {run.name: 100 * run.records[-1]["test_top1"] for run in study.runs}
+    assert last["better"] > last["0.5"] > last["0.8"] > last["0.9"]
+    text = page_of(study)
+    cards = re.findall(r'class="number">\s*([^<]*?)\s*<.*?>([^<>]+)</', text, flags=re.DOTALL)
+    found = {words.strip().split(":")[0]: (number, words) for number, words in cards}
+    assert found["runs are finished"][0] == "4 of 5"
+    assert found["dense model"][0] == f"{last['0.0']:.2f}%"
+    for kind, ratio in (("best masked", "0.5"), ("best with 80% dropped or more", "0.8")):
+        number, words = found[kind]
+        assert number == f"{last[ratio]:.2f}%"
+        assert f"32x32 at {ratio}" in words
+
+
 def test_texts_of_files_are_escaped(small, tmp_path):
     evil = "</pre><script>alert(1)</script>"
     run = synthetic.settings(epochs=2)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from sparsemlp.config import Config
 from sparsemlp.program import build_program
+from sparsemlp.progress import Reporter
 from sparsemlp.run_folder import RunFolder
 from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.settings import resolve
@@ -75,6 +76,10 @@ def test_the_folder_holds_what_is_promised(finished: Path):
 def test_there_is_one_complete_line_an_epoch(lines: list[dict[str, Any]]):
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert [line["step"] for line in lines] == [6, 12, 18]
+    # So short a run has no warmup: a cosine from 1e-2 to 1e-5.
+    cosine = [(1 + math.cos(math.pi * epoch / 3)) / 2 for epoch in range(3)]
+    rates = [line["learning_rate"] for line in lines]
+    assert rates == pytest.approx([1e-5 + (1e-2 - 1e-5) * c for c in cosine])
     for line in lines:
         assert set(line) == KEYS
         for name in ("train_top1", "train_top5", "test_top1", "test_top5", "changed_blocks"):
@@ -158,6 +163,7 @@ def test_the_summary_agrees_with_the_lines(finished: Path, lines: list[dict[str,
     assert summary["density"] == 0.5
     shapes = [leaf.size for leaf in jax.tree.leaves(tiny.last_state(finished).state.params)]
     assert summary["parameters"] == sum(shapes)
+    assert summary["loss"] == lines[-1]["loss"]
     assert summary["test_top1"] == lines[-1]["test_top1"]
     assert summary["test_top5"] == lines[-1]["test_top5"]
     assert summary["best_test_top1"] == max(line["test_top1"] for line in lines)
@@ -213,6 +219,25 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert RunFolder(out).read_failure() == line.replace("stopped", "NotFiniteError", 1)
     assert tiny.resume(out, "--allow-nan") == 0
     assert not RunFolder(out).failure.exists()
+
+
+def test_the_best_epoch_of_a_run_that_breaks_down_is_saved(data: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    late = DIVERGING | {"epochs": 3, "warmup_epochs": 1, "warmup_lr": 1e-3}
+    assert tiny.start(data, out, **late, checkpoint_every=1e6) == 3
+    assert len(tiny.records(out)) == 1
+    assert tiny.last_state(out).step == tiny.STEPS_PER_EPOCH
+
+
+def test_a_reporter_hears_how_many_images_a_second_are_trained(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    heard: list[dict[str, Any]] = []
+    monkeypatch.setattr(Reporter, "steps", lambda _, **told: heard.append(told))
+    assert tiny.start(data, tmp_path / "out", epochs=1, mask_start_epoch=0) == 0
+    (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert heard[-1]["done"] == heard[-1]["total"] == tiny.STEPS_PER_EPOCH
+    assert heard[-1]["rate"] == pytest.approx(json.loads(line)["images_per_second"])
 
 
 def test_a_run_that_may_be_nan_completes_with_strict_json(data: Path, tmp_path: Path):

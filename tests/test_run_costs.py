@@ -15,6 +15,8 @@ from sparsemlp.schedule import DENSE, LEVELS, MASKED, Phase
 from sparsemlp.step_costs import step_costs
 from sparsemlp.study_run import StudyRun
 
+_NO_BLOCKS = Shapes(depth=0)
+
 
 def run(**changes) -> StudyRun:
     return StudyRun("a", "missing", settings=synthetic.settings(**changes))
@@ -30,6 +32,14 @@ def test_the_thesis_run_costs_what_the_thesis_says():
     assert dense is not None
     assert dense.loaded_elements == costs.loaded_elements(Shapes(), {}, Run())
     assert dense.thesis_flops == costs.thesis_flops(Shapes(), {}, Run())
+
+
+def test_the_thesis_counts_a_ratio_as_it_is_whatever_blocks_it_keeps():
+    """Of a 64x64 kernel a block of 64x64 is all there is, and 0.8 of it keeps it."""
+    found = run_costs(run(block="64x64", ratio=0.8))
+    assert found is not None
+    unmasked, whole = (costs.thesis_flops(shapes, {}, Run()) for shapes in (_NO_BLOCKS, Shapes()))
+    assert found.thesis_flops == pytest.approx(unmasked + 0.2 * (whole - unmasked))
 
 
 def test_layers_that_are_not_masked_are_not_counted_as_masked():

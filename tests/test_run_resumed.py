@@ -1,5 +1,6 @@
 """No interruption, damage or full disk changes the numbers of a run."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import tiny
 from finished_run import EVERY_STEP
+
+from sparsemlp.resume import restore_run
 
 compilation_cache = tiny.compilation_cache
 data = finished_run.data
@@ -39,8 +42,22 @@ def test_a_signal_stops_at_the_next_step_and_a_resumed_run_ends_the_same(
     assert not (out / "summary.json").exists()
     assert len(tiny.records(out)) == step // 6
     assert tiny.last_state(out).step == step
+    with np.load(out / "mask_activity.npz") as file:
+        assert int(file["masked_steps"]) == max(0, step - 6)
+    monkeypatch.setattr("sparsemlp.recorder.restore_run", restore_with_1000_seconds)
     assert tiny.resume(out) == 0
     tiny.assert_same_outcome(out, finished)
+    # What the epoch had taken before belongs to it.
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["seconds"] > 1000 for line in lines] == [i == step // 6 for i in range(3)]
+    (earlier,) = json.loads((out / "environment.json").read_text())["earlier"]
+    assert earlier["dataset"] == "tiny.npz"
+
+
+def restore_with_1000_seconds(*args: Any, **kwargs: Any) -> Any:
+    """A checkpoint as it is, but for the time that its epoch has taken."""
+    restored = restore_run(*args, **kwargs)
+    return dataclasses.replace(restored, metadata=restored.metadata | {"seconds": 1000.0})
 
 
 @pytest.mark.slow

@@ -38,10 +38,10 @@ def test_no_key_serves_two_purposes():
     drawn = {
         tuple(np.asarray(jax.random.key_data(stream_key(seed, stream, index))).tolist())
         for seed in (0, 1, 2**32 - 1)
-        for stream in ("init", "order", "step")
+        for stream in ("init", "order", "step", "gradient")
         for index in (0, 1, 2, 78_200)
     }
-    assert len(drawn) == 3 * 3 * 4
+    assert len(drawn) == 3 * 4 * 4
 
 
 def test_a_run_starts_from_the_seed_alone_whatever_is_masked():

@@ -41,6 +41,8 @@ def test_a_model_string_has_its_own_row_for_each_quantity(tmp_path):
     masking = {"XPatch": ((2, 2), 0.5), "XChannel2": ((1, 1), 0.3)}
     run = Run(steps_per_epoch=1, epochs=1)
     assert int(rows[0][3]) == loaded_elements(Shapes(depth=12), masking, run)
+    for _, _, dense, masked, share in rows:
+        assert float(share) == float(masked) / float(dense) <= 1
 
 
 def test_other_models_have_their_own_sizes_and_runs(tmp_path):
