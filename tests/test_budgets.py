@@ -140,6 +140,17 @@ def test_a_global_budget_keeps_a_block_of_each_layer_at_least():
     assert mask_density(params, plan, "global") == mask_density(params, fixed)
 
 
+def test_blocks_that_are_nan_rank_first_among_all_layers():
+    """As where a layer alone selects: what is broken is seen, not dropped."""
+    params, plan = normals(), {"*/kernel": BlockMasking((16, 16), 0.95)}
+    whole = params["contract"]["kernel"]
+    params["contract"]["kernel"] = whole.at[:48, 0].set(jnp.nan)
+    fixed = with_ratios(params, plan, global_ratios(params, plan))
+    masks = flatten_masks(select_masks(params, fixed))
+    assert masks["contract/kernel"].n_kept == 3
+    assert np.asarray(masks["contract/kernel"].grid())[:3, 0].all()
+
+
 def test_a_layer_that_keeps_all_its_blocks_stays_masked():
     params = normals()
     plan = {"*/kernel": BlockMasking((16, 16), 0.8)}

@@ -63,6 +63,7 @@ def test_the_costs_of_another_budget_are_not_those_of_the_thesis(tmp_path):
         ({"epochs": 20}, "not comparable: epochs is 20, the thesis' is 200"),
         ({"dim": 128}, "dim is 128, the thesis' is 64"),
         ({"lr": 0.02}, "lr is 0.02"),
+        ({"warmup_epochs": 7}, "warmup_epochs is 7, the thesis' is 5"),
         ({"moments": "reset"}, "moments is reset"),
         ({"dataset": "digits"}, "the data set is"),
         ({"activation": "8x8:0.5"}, "activation is 8x8:0.5"),

@@ -275,8 +275,19 @@ def test_a_population_that_does_not_fit_is_split(tmp_path):
         assert environment["population"]["members"] == 1
 
 
-def test_the_limit_is_a_share_of_the_memory_at_hand():
-    assert 2**28 < memory_limit_bytes() < 2**43
+@pytest.mark.parametrize(
+    ("of_device", "limit"), [({"bytes_limit": 1000}, 900), ({}, 2000), (None, 2000)], ids=str
+)
+def test_the_limit_is_a_share_of_the_memory_at_hand(monkeypatch, of_device, limit):
+    """Of the device's, or of the computer's where the device does not tell."""
+
+    class Device:
+        def memory_stats(self) -> dict[str, int] | None:
+            return of_device
+
+    monkeypatch.setattr("sparsemlp.population.jax.devices", lambda: [Device()])
+    monkeypatch.setattr("sparsemlp.population.host_memory_bytes", lambda: 4000)
+    assert memory_limit_bytes() == limit
 
 
 @pytest.mark.parametrize(

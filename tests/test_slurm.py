@@ -87,7 +87,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs = {
         "sbatch": f"[ -e {quoted}/refuse ] && {{ echo 'Invalid partition' >&2; exit 1; }}\n"
         f'echo "$1" >> {quoted}/noted; echo Submitted batch job $(wc -l < {quoted}/noted)',
-        "squeue": f"cat {quoted}/queue",
+        # Tasks of an array that wait are one line, unless each is asked for.
+        "squeue": f'case "$*" in *--array*) cat {quoted}/queue;; *) echo "1_[0-2]";; esac',
         "srun": "",
     }
     for name, body in programs.items():
@@ -119,6 +120,28 @@ def test_what_is_finished_or_in_the_queue_is_not_submitted_again(tmp_path, slurm
     submitted = json.loads((folder.slurm / "submitted.json").read_text())
     assert submitted["2"] == ["dense-seed2"]
     assert len(submitted) == 4
+
+
+def test_long_arrays_are_cut_and_each_run_is_submitted_once(tmp_path, slurm, monkeypatch):
+    monkeypatch.setattr("sparsemlp.slurm._LONGEST_ARRAY", 2)
+    folder = SweepFolder(tmp_path / "out")
+    dry = scripts(grid(tmp_path), folder)
+    assert dry.count("#!/bin/bash") == 2
+    assert dry.count("#SBATCH --array=0-1%") == dry.count("#SBATCH --array") == 1
+    assert "3 jobs submitted for 3 runs" in submit(grid(tmp_path), folder)
+    assert len((slurm / "noted").read_text().splitlines()) == 2
+    submitted = json.loads((folder.slurm / "submitted.json").read_text())
+    assert submitted == {"1_0": ["dense-seed0"], "1_1": ["dense-seed1"], "2": ["dense-seed2"]}
+
+
+def test_a_job_that_is_preempted_again_and_again_is_queued_again(tmp_path, slurm):
+    utils = pytest.importorskip("submitit.core.utils")
+    folder = SweepFolder(tmp_path / "out")
+    submit(grid(tmp_path), folder)
+    submissions = sorted(folder.slurm.glob("*_submitted.pkl"))
+    assert len(submissions) == 3
+    for path in submissions:
+        assert utils.DelayedSubmission.load(path)._timeout_countdown >= 100
 
 
 @pytest.mark.parametrize(

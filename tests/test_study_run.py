@@ -32,6 +32,15 @@ def test_a_finished_run_is_read_whole(folder):
     assert run.steps_per_epoch == synthetic.STEPS_PER_EPOCH
 
 
+@pytest.mark.parametrize(
+    ("devices", "named"), [(1, "NVIDIA H200"), (4, "4 x NVIDIA H200")], ids=["one", "four"]
+)
+def test_devices_are_named_and_counted(folder, devices, named):
+    environment = {"backend": "gpu", "device": "NVIDIA H200", "devices": devices}
+    (folder / "environment.json").write_text(json.dumps(synthetic.ENVIRONMENT | environment))
+    assert read_run(folder, "a").device == named
+
+
 def test_the_time_of_a_step_is_the_median_of_the_last_five_epochs(tmp_path):
     history = History(tmp_path / "metrics.jsonl")
     (tmp_path / "config.json").write_text(synthetic.to_json(RUN))

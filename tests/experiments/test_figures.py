@@ -21,6 +21,12 @@ def test_chosen_figures_are_written_as_vector_and_png(tmp_path, capsys):
     assert "no curves: no run of 32x32 at 0.8 has an epoch" in text
 
 
+def test_block_and_ratio_choose_what_is_drawn(tmp_path, capsys):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=2))
+    figures.write_figures(tmp_path, only=("curves",), block="8x8", ratio=0.5)
+    assert "no curves: no run of 8x8 at 0.5 has an epoch" in capsys.readouterr().out
+
+
 def test_runs_that_cannot_be_read_are_named(tmp_path, capsys):
     synthetic.write_run(tmp_path / "good", synthetic.settings(epochs=1))
     for name in ("old", "older"):

@@ -53,6 +53,19 @@ def test_a_run_on_other_images_takes_their_shapes(tmp_path: Path):
     config = dataclasses.replace(DENSE, dataset=str(data), batch_size=8, dim=8)
     point = plan_run(read_run(write_run(tmp_path / "run", config, [0.5]), "a"), "a")
     assert 0 < point.peak_bytes < 2**22
+    masked = dataclasses.replace(config, block="2x4", ratio=0.5)
+    other = plan_run(read_run(write_run(tmp_path / "masked", masked, [0.5]), "a"), "a")
+    assert other.peak_bytes != point.peak_bytes
+
+
+def test_memory_is_told_as_a_share_of_the_largest(tmp_path: Path, monkeypatch, capsys):
+    for name in ("a", "b"):
+        write_run(tmp_path / name, DENSE, [0.5])
+    planned = iter((Point("a", 0.5, 2**20, 1.0), Point("b", 0.5, 2**22, 1.0)))
+    monkeypatch.setattr(tradeoff, "plan_run", lambda *_: next(planned))
+    tradeoff.draw_tradeoff(tmp_path, tmp_path / "a.png")
+    said = capsys.readouterr().out
+    assert said.index("100%") < said.index("25%")
 
 
 def test_points_stand_where_they_belong():

@@ -116,6 +116,17 @@ def test_the_nearest_kernel_speaks_for_a_layer_and_no_other(on_a_gpu):
     assert not pays(dataclasses.replace(PROBLEM, kernel_shape=(4096, 8192)))
 
 
+def test_a_kernel_and_its_transpose_speak_for_themselves(on_a_gpu):
+    on_a_gpu(entry(50.0), entry(150.0, kernel_shape=(1536, 384)))
+    assert pays(PROBLEM)
+    assert not pays(dataclasses.replace(PROBLEM, kernel_shape=(1536, 384)))
+
+
+def test_what_was_measured_as_near_has_to_pay_as_well(on_a_gpu):
+    on_a_gpu(entry(50.0, block=(16, 32)), entry(150.0, block=(32, 16)))
+    assert not pays(PROBLEM)
+
+
 def test_nothing_is_concluded_for_much_smaller_layers_and_fewer_rows(on_a_gpu):
     """Where launches cost more than products a larger layer says nothing."""
     on_a_gpu(entry(50.0), entry(50.0, n_rows=32768))
