@@ -57,6 +57,7 @@ def test_a_signal_stops_at_the_next_step_and_a_resumed_run_ends_the_same(
 def restore_with_1000_seconds(*args: Any, **kwargs: Any) -> Any:
     """A checkpoint as it is, but for the time that its epoch has taken."""
     restored = restore_run(*args, **kwargs)
+    assert restored is not None
     return dataclasses.replace(restored, metadata=restored.metadata | {"seconds": 1000.0})
 
 

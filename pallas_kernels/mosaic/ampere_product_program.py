@@ -198,12 +198,11 @@ class Program:
 
         width, dtype = self.staging.shape[1], self.x.dtype
         zeros = self.do.zeros((self.tiles.rows, width), dtype)
-        total, *state = jax.lax.fori_loop(here.entry, here.last, add, (zeros, *state))
+        total, step, ahead = jax.lax.fori_loop(here.entry, here.last, add, (zeros, *state))
         features = pl.ds(here.column * width, width)
         if self.bias is not None:
             total = self.do.add_row(total, self.bias.at[features], dtype)
         if self.with_gelu:
             total, _ = gelu(total)
         self.do.write(total, self.staging, self.y.at[self.rows, features])
-        step, ahead = state
         return step, ahead
