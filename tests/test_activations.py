@@ -183,3 +183,14 @@ def test_means_of_float64_are_float64():
         assert isinstance(kept, PooledActivation)
         expected = np.asarray(x).reshape(1, 4, 2, 2, 4).mean(axis=(2, 4))
         np.testing.assert_allclose(kept.means, expected, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_the_score_ranks_the_blocks_whoever_finds_them(engine):
+    """The block of one large entry has the larger l2 norm, that of equal ones the larger l1."""
+    x = jnp.zeros((2, 4)).at[0, 0].set(3.0).at[:, 2:].set(1.0)
+    for score, (kept,) in (("l2", [0]), ("l1", [1])):
+        rule = ActivationPruning((2, 2), 0.5, score)
+        found = compact(x, rule, -1, ENGINES[engine])
+        assert isinstance(found, PrunedActivation)
+        assert found.ids.tolist() == [kept]
