@@ -257,14 +257,19 @@ def test_a_member_that_breaks_down_does_not_stop_the_others(together, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_population_that_does_not_fit_is_split(tmp_path):
+def test_a_population_that_does_not_fit_is_split(tmp_path, monkeypatch):
     changes = {"epochs": 1, "mask_start_epoch": 0}
     members = [member(tmp_path / str(i), ratio=r, **changes) for i, r in enumerate((0.7, 0.4))]
     programs = [build_program(own.settings, DATA) for own in members]
     trainer = PopulationTrainer(programs, DATA, tiny.BATCH)
     needed = trainer.step_bytes(MASKED)
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trainer.initial()))
-    assert needed.of_members > 2 * state
+    monkeypatch.setattr("sparsemlp.population_trainer._working_bytes", lambda _: 0)
+    orders = 4 * DATA.n_train
+    # The states, and copies of their best epochs, beside what the programs work with.
+    assert trainer.step_bytes(MASKED).of_members == 2 * state + orders
+    monkeypatch.undo()
+    assert needed.of_members > 2 * state + orders
     assert needed.shared >= DATA.train_images.nbytes + DATA.test_images.nbytes
     reporter = Quiet()
     ended = train(members, reporter, limit_bytes=needed.total - 1)

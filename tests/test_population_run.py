@@ -10,7 +10,7 @@ from sparsemlp.population_run import PopulationRun
 def test_saving_takes_a_twentieth_of_the_time_at_most(unchecked):
     def save(every: float) -> float:
         recorder: Any = SimpleNamespace(
-            settings=SimpleNamespace(checkpoint_every=every),
+            setup=SimpleNamespace(settings=SimpleNamespace(checkpoint_every=every)),
             offer=lambda *_, **__: time.sleep(0.05),
             checkpoints=SimpleNamespace(),
         )
