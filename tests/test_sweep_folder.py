@@ -101,3 +101,6 @@ def test_files_in_the_run_folder_say_how_far_a_run_is(folder):
     assert folder.state("x") == "begun"
     place.summary.write_text("{}")
     assert folder.state("x") == "finished"
+    # A run that failed after its last epoch has all that a finished one has.
+    place.write_failure(ValueError("no pictures"))
+    assert folder.state("x") == "finished"
