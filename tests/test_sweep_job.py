@@ -208,6 +208,8 @@ def test_members_keep_what_they_came_to_when_another_one_ends_their_population(
 
     monkeypatch.setattr("sparsemlp.sweep_job.train_population", train)
     runs = members(run, (0.25, 0.5, 0.75))
+    # What it failed for another time is no reason now.
+    folder.run("r0.75").write_failure(ValueError("of yesterday"))
     with Reporter(1, Console(quiet=True)) as reporter:
         outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
     assert [outcome.end for outcome in outcomes] == ["finished", "failed", "failed"]
