@@ -77,14 +77,6 @@ BiasGelu gelu_of_bias(const Mlp<T>& mlp) {
   return result;
 }
 
-inline std::vector<Segment> segments_of(const Groups& groups, const PackedBlocks& packed) {
-  std::vector<Segment> segments(groups.slot.size());
-  for (size_t i = 0; i < segments.size(); ++i) {
-    segments[i] = {groups.input[i] * packed.depth, groups.slot[i] * packed.depth * packed.stride};
-  }
-  return segments;
-}
-
 // One product of the panel: its operands, and the blocks of its outputs.
 struct PanelProduct {
   PackedBlocks packed;
@@ -146,13 +138,6 @@ struct PanelProduct {
     });
   }
 };
-
-template <typename T>
-std::vector<float> padded_bias(const T* bias, int64_t n) {
-  std::vector<float> row(n + 2 * kLanes);
-  if (bias) widen_row(bias, n, row.data());
-  return row;
-}
 
 // b2 and what the constant hidden units add.
 template <typename T>
@@ -216,12 +201,6 @@ class HiddenPanel {
   const BiasGelu& constants_;
 };
 
-// How many rows, a multiple of a tile's, make a panel whose operands take so many bytes.
-inline int64_t panel_rows(int64_t floats_per_row, int64_t bytes, int64_t most_tiles) {
-  const int64_t tiles = bytes / (4 * kTileRows * std::max<int64_t>(1, floats_per_row));
-  return kTileRows * std::max<int64_t>(1, std::min(most_tiles, tiles));
-}
-
 template <typename T>
 void multiply_mlp(const Pool& pool, const Mlp<T>& mlp, const T* x, int64_t n, T* y) {
   expect_writes(y, n * mlp.out() * sizeof(T));
@@ -233,7 +212,7 @@ void multiply_mlp(const Pool& pool, const Mlp<T>& mlp, const T* x, int64_t n, T*
   contract.bias = output_bias(mlp, live, constants);
   const HiddenPanel hidden(mlp.first.grid, live, constants);
   const Rows<T> rows_in(x, mlp.in(), false);
-  const int64_t height = panel_rows(mlp.in() + mlp.hidden(), 300 << 10, 4);
+  const int64_t height = panel_rows(mlp.in() + mlp.hidden(), kPanelBytes, 4);
 
   parallel_for(pool, ceil_div(n, height), [&](int64_t task) {
     const int64_t begin = task * height, n_rows = std::min(height, n - begin);

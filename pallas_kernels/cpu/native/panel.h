@@ -38,4 +38,12 @@ class Rows {
   int64_t stride_;
 };
 
+constexpr int64_t kPanelBytes = 300 << 10;  // of a product, within the second-level cache
+
+// How many rows, a multiple of a tile's, make a panel whose operands take so many bytes.
+inline int64_t panel_rows(int64_t floats_per_row, int64_t bytes, int64_t most_tiles) {
+  const int64_t tiles = bytes / (4 * kTileRows * std::max<int64_t>(1, floats_per_row));
+  return kTileRows * std::max<int64_t>(1, std::min(most_tiles, tiles));
+}
+
 }  // namespace sparsemlp

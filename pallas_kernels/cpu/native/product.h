@@ -31,32 +31,42 @@ inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int6
   }
 }
 
+// Where the operands of each output block lie: its inputs in a panel, its blocks packed.
+inline std::vector<Segment> segments_of(const Groups& groups, const PackedBlocks& packed) {
+  std::vector<Segment> segments(groups.slot.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    segments[i] = {groups.input[i] * packed.depth, groups.slot[i] * packed.depth * packed.stride};
+  }
+  return segments;
+}
+
+// A bias as float32 with room for whole vectors; zeros for null.
+template <typename T>
+std::vector<float> padded_bias(const T* bias, int64_t n) {
+  std::vector<float> row(n + 2 * kLanes);
+  if (bias) widen_row(bias, n, row.data());
+  return row;
+}
+
 // out [n, o] = in [n, i] * S + bias, S the kept blocks or, transposed, their transpose.
 template <typename T>
 void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel, const T* bias,
                        const Kept& kept, bool transposed, T* out) {
-  constexpr int64_t kPanelBytes = 300 << 10;
   const Grid& grid = kept.grid;
   const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;
-  const int64_t panel_tiles =
-      std::min<int64_t>(4, kPanelBytes / (4 * kTileRows * std::max<int64_t>(1, n_in)));
-  const int64_t panel_rows = kTileRows * std::max<int64_t>(1, panel_tiles);
+  const int64_t height = panel_rows(n_in, kPanelBytes, 4);
   expect_writes(out, n * n_out * sizeof(T));
   const PackedBlocks packed = pack_blocks(pool, kernel, kept, transposed);
   const Groups groups = group(kept, transposed);
-  std::vector<Segment> segments(kept.n);
-  for (int64_t s = 0; s < kept.n; ++s) {
-    segments[s] = {groups.input[s] * packed.depth, groups.slot[s] * packed.depth * packed.stride};
-  }
-  std::vector<float> bias_row(bias ? n_out + 2 * kLanes : 0);
-  if (bias) widen_row(bias, n_out, bias_row.data());
+  const std::vector<Segment> segments = segments_of(groups, packed);
+  const std::vector<float> bias_row = padded_bias(bias, n_out);
   const Rows<T> rows_in(in, n_in, false);
 
-  parallel_for(pool, ceil_div(n, panel_rows), [&](int64_t task) {
-    const int64_t first = task * panel_rows, n_rows = std::min(panel_rows, n - first);
+  parallel_for(pool, ceil_div(n, height), [&](int64_t task) {
+    const int64_t first = task * height, n_rows = std::min(height, n - first);
     thread_local Buffer buffer;
     const float* panel = rows_in.open(first, n_rows, &buffer);
-    const int64_t next_rows = std::min(panel_rows, n - first - n_rows);
+    const int64_t next_rows = std::min(height, n - first - n_rows);
     Prefetcher prefetch(rows_in.row(first + n_rows), next_rows * n_in * sizeof(T),
                         (n_out / packed.width) * ceil_div(packed.width, 2 * kLanes));
     Tile tile{};
