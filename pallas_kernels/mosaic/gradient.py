@@ -1,8 +1,7 @@
 """`dW = (x^T dy) * M`: a product of two dense operands of which only the kept blocks are computed.
 
-A program owns one kept block, or a few of one block column, and a share of the rows. One warpgroup
-streams the operands through a ring of buffers, the others multiply. The shares are summed in a
-fixed order, so results are the same in every run.
+A program (`gradient_program.py`) owns one kept block, or a few of one block column, and a share of
+the rows. The shares are summed in a fixed order, so results are the same in every run.
 
 The hardware multiplies 64 rows of the result at least. A side of the block that has them becomes
 its rows; else kept blocks of one column are put together until there are 64, each from another
@@ -19,11 +18,10 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.groups import group, spread_parts
+from pallas_kernels.mosaic.gradient_program import ROWS, Cut, Memory, Program
+from pallas_kernels.mosaic.groups import Groups, group, spread_parts
 from pallas_kernels.sparse_layer import SparseLayer
 
-ROWS = 64
-"""Rows of a warpgroup's products, which the hardware sets."""
 DEPTH_BYTES = 128
 """Of one feature of x or dy in one buffer: not tuned yet."""
 STAGES = 4
@@ -50,148 +48,102 @@ def kernel_gradient(
       layer: the layer, without regard to its axis.
       interpret: whether the kernel is interpreted.
     """
+    groups, cut = _cut(x.shape[0], kept, layer)
+    n_groups, n_shares = groups.column.size, pl.cdiv(cut.n_steps, cut.per_share)
+    left, right = (dy, x) if cut.is_swapped else (x, dy)
+    is_wide = x.dtype.itemsize == 4
+    contiguous = cut.depth if is_wide else min(cut.depth, cut.width)
+
+    def laid(operand: Array, along_rows: bool) -> Array:
+        if along_rows:
+            return launch.padded(operand, cut.depth).T
+        return launch.padded(operand, launch.TILE_ROWS)
+
+    def ring(features: int, along_rows: bool) -> Any:
+        shape = (features, cut.depth) if along_rows else (cut.depth, features)
+        return launch.shared((cut.stages, *shape), layer.dtype, contiguous)
+
+    parts = launch.launch(
+        "sparsemlp_gradient",
+        functools.partial(_kernel, cut=cut),
+        [
+            groups.column,
+            groups.row,
+            laid(left, cut.left_along_rows),
+            laid(right, cut.right_along_rows),
+        ],
+        grid=(n_groups, n_shares),
+        out=jax.ShapeDtypeStruct((n_shares * n_groups * cut.tall, cut.width), jnp.float32),
+        scratch={
+            "left_ring": ring(cut.tall, cut.left_along_rows),
+            "right_ring": ring(cut.width, cut.right_along_rows),
+            "staging": launch.shared(
+                (cut.n_compute, ROWS, cut.width), jnp.float32, min(32, cut.width)
+            ),
+            "full": launch.barriers(cut.stages, arrivals=cut.n_together + 1),
+            "free": launch.barriers(cut.stages, arrivals=cut.n_compute),
+        },
+        n_warpgroups=cut.n_compute + 1,
+        interpret=interpret,
+    )
+    parts = parts.reshape(n_shares, -1, cut.height, cut.width)
+    return spread_parts(parts, groups, kept, layer, is_swapped=cut.is_swapped)
+
+
+def _cut(n_rows: int, kept: Int[Array, " k"], layer: SparseLayer) -> tuple[Groups, Cut]:
+    """Which blocks are computed together, and how the product is cut."""
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    is_wide = jnp.dtype(layer.dtype).itemsize == 4
+    itemsize = jnp.dtype(layer.dtype).itemsize
     # The left operand is x, and the sums are blocks as they lie in dW, or both are turned.
     is_swapped = cols < ROWS <= rows
     height, width = (rows, cols) if is_swapped else (cols, rows)
     n_together = max(1, ROWS // height)
     groups = group(kept, (n_in // cols, n_out // rows), n_together)
-    n_groups = groups.column.size
-    a_along_rows, b_along_rows = is_wide or n_together > 1, is_wide
-    a, b = (dy, x) if is_swapped else (x, dy)
-    n_rows = x.shape[0]
-    depth = DEPTH_BYTES // x.dtype.itemsize
+    depth = DEPTH_BYTES // itemsize
     n_steps = pl.cdiv(n_rows, depth)
-    per_share = pl.cdiv(n_steps, min(n_steps, pl.cdiv(PROGRAMS, n_groups)))
-    n_shares = pl.cdiv(n_steps, per_share)
-    contiguous = depth if is_wide else min(depth, width)
-    tall = height * n_together
-    n_compute = tall // ROWS
-
-    def ring(features: int, along_rows: bool) -> Any:
-        shape = (features, depth) if along_rows else (depth, features)
-        return launch.shared((STAGES, *shape), layer.dtype, contiguous)
-
-    parts = launch.launch(
-        "sparsemlp_gradient",
-        functools.partial(
-            _kernel,
-            height=height,
-            width=width,
-            depth=depth,
-            n_together=n_together,
-            n_steps=n_steps,
-            per_share=per_share,
-            is_swapped=is_swapped,
-            a_along_rows=a_along_rows,
-            b_along_rows=b_along_rows,
-        ),
-        [
-            groups.column,
-            groups.row,
-            launch.padded(a, depth).T if a_along_rows else launch.padded(a, launch.TILE_ROWS),
-            launch.padded(b, depth).T if b_along_rows else launch.padded(b, launch.TILE_ROWS),
-        ],
-        grid=(n_groups, n_shares),
-        out=jax.ShapeDtypeStruct((n_shares * n_groups * tall, width), jnp.float32),
-        scratch={
-            "a_ring": ring(tall, a_along_rows),
-            "b_ring": ring(width, b_along_rows),
-            "staging": launch.shared((n_compute, ROWS, width), jnp.float32, min(32, width)),
-            "full": launch.barriers(STAGES, arrivals=n_together + 1),
-            "free": launch.barriers(STAGES, arrivals=n_compute),
-        },
-        n_warpgroups=n_compute + 1,
-        interpret=interpret,
+    per_share = pl.cdiv(n_steps, min(n_steps, pl.cdiv(PROGRAMS, groups.column.size)))
+    return groups, Cut(
+        height=height,
+        width=width,
+        is_swapped=is_swapped,
+        n_together=n_together,
+        depth=depth,
+        stages=STAGES,
+        n_steps=n_steps,
+        per_share=per_share,
+        left_along_rows=itemsize == 4 or n_together > 1,
+        right_along_rows=itemsize == 4,
     )
-    parts = parts.reshape(n_shares, -1, height, width)
-    return spread_parts(parts, groups, kept, layer, is_swapped=is_swapped)
 
 
 def _kernel(
     column: Any,
     row: Any,
-    a: Any,
-    b: Any,
+    left: Any,
+    right: Any,
     dw: Any,
     *,
-    height: int,
-    width: int,
-    depth: int,
-    n_together: int,
-    n_steps: int,
-    per_share: int,
-    is_swapped: bool,
-    a_along_rows: bool,
-    b_along_rows: bool,
-    a_ring: Any,
-    b_ring: Any,
+    cut: Cut,
+    left_ring: Any,
+    right_ring: Any,
     staging: Any,
     full: Any,
     free: Any,
 ) -> None:
-    n_groups = column.shape[0]
-    n_compute = staging.shape[0]
     share, index = jax.lax.axis_index("y"), jax.lax.axis_index("x")
     mine = launch.read(column, index)
-    first = share * per_share
-    last = jnp.where(mine >= 0, jnp.minimum(first + per_share, n_steps), first)
-
-    def part(ref: Any, step: Array, feature: Array, features: int, along_rows: bool) -> Any:
-        rows, features_ = pl.ds(step * depth, depth), pl.ds(feature, features)
-        return ref.at[features_, rows] if along_rows else ref.at[rows, features_]
-
-    def memory() -> None:
-        def fetch(step: Array, _: None) -> None:
-            slot = jax.lax.rem(step - first, jnp.int32(STAGES))
-
-            @pl.when(step >= first + STAGES)
-            def _free() -> None:
-                launch.wait(free.at[slot])
-
-            for i in range(n_together):
-                block_row = launch.read(row, index * n_together + i)
-                feature = (mine if is_swapped else block_row) * height
-                source = part(a, step, feature, height, a_along_rows)
-                lines = pl.ds(i * height, height)
-                to = a_ring.at[slot, lines] if n_together > 1 else a_ring.at[slot]
-                launch.fetch(source, to, full.at[slot])
-            feature = (launch.read(row, index) if is_swapped else mine) * width
-            source = part(b, step, feature, width, b_along_rows)
-            launch.fetch(source, b_ring.at[slot], full.at[slot])
-
-        jax.lax.fori_loop(first, last, fetch, None)
-
-    def compute(thread: Array) -> None:
-        lines = pl.ds(thread * ROWS, ROWS)
-
-        def sum_up(total: Any) -> None:
-            def add(step: Array, _: None) -> None:
-                slot = jax.lax.rem(step - first, jnp.int32(STAGES))
-                launch.wait(full.at[slot])
-                if a_along_rows:
-                    left = a_ring.at[slot, lines]
-                else:
-                    left = launch.turned(a_ring.at[slot, :, lines])
-                right = launch.turned(b_ring.at[slot]) if b_along_rows else b_ring.at[slot]
-                launch.start_product(total, left, right)
-                # Products end in their order, so all but this one have: the buffers of the one
-                # before are read no more. This one's own are given back one step later, and the
-                # last one's never, because nothing is fetched after it.
-                launch.finish_products(1)
-
-                @pl.when(step > first)
-                def _free() -> None:
-                    launch.arrive(free.at[jax.lax.rem(step - first - 1, jnp.int32(STAGES))])
-
-            jax.lax.fori_loop(first, last, add, None)
-            # The sums are read: the last product has to be done.
-            launch.finish_products(0)
-            first_row = ((share * n_groups + index) * n_compute + thread) * ROWS
-            launch.write(total[...], staging.at[thread], dw.at[pl.ds(first_row, ROWS)])
-
-        launch.with_accumulators((ROWS, width), 1, sum_up)
-        launch.finish_writes()
-
-    launch.specialise(n_compute, memory, compute)
+    first = share * cut.per_share
+    program = Program(
+        cut=cut,
+        memory=Memory(left_ring, right_ring, staging, full, free),
+        left=left,
+        right=right,
+        row=row,
+        dw=dw,
+        column=mine,
+        group=index,
+        first=first,
+        last=jnp.where(mine >= 0, jnp.minimum(first + cut.per_share, cut.n_steps), first),
+        first_row=(share * column.shape[0] + index) * cut.tall,
+    )
+    launch.specialise(cut.n_compute, program.copy, program.multiply)

@@ -1,0 +1,174 @@
+"""One program of `dW = (x^T dy) * M` on Hopper: what its warpgroups do.
+
+A program owns one kept block, or a few of one block column, and a share of the rows. One warpgroup
+streams the operands through a ring of buffers, the others multiply, 64 rows of the result each.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+
+from pallas_kernels.mosaic import launch
+
+ROWS = 64
+"""Rows of a warpgroup's products, which the hardware sets."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How a product is cut into programs, and how its operands lie.
+
+    Attributes:
+      height: of a block as it is computed.
+      width: of a block as it is computed.
+      is_swapped: whether that is the block of dW turned: the left operand is dy then, else x.
+      n_together: blocks of one column that a program computes.
+      depth: rows of x and dy in one buffer.
+      stages: buffers of the ring.
+      n_steps: buffers that all rows fill.
+      per_share: how many of these a program takes at most.
+      left_along_rows: whether the left operand lies `[features, rows]`, else `[rows, features]`.
+      right_along_rows: the same of the right one.
+    """
+
+    height: int
+    width: int
+    is_swapped: bool
+    n_together: int
+    depth: int
+    stages: int
+    n_steps: int
+    per_share: int
+    left_along_rows: bool
+    right_along_rows: bool
+
+    @property
+    def tall(self) -> int:
+        """Rows of the result of a program."""
+        return self.height * self.n_together
+
+    @property
+    def n_compute(self) -> int:
+        """Warpgroups that multiply."""
+        return self.tall // ROWS
+
+
+class Memory(NamedTuple):
+    """What the warpgroups of a program share.
+
+    Attributes:
+      left: `[stages, ...]`, the ring of the left operand.
+      right: `[stages, ...]`, that of the right one.
+      staging: `[n_compute, 64, width]` of the result, on their way out.
+      full: for each stage, the barrier that opens when both operands are there.
+      free: that opens when no warpgroup reads them any more.
+    """
+
+    left: Any
+    right: Any
+    staging: Any
+    full: Any
+    free: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A program, which copies with one warpgroup and multiplies with the others.
+
+    Attributes:
+      cut: how the product is cut.
+      memory: what its warpgroups share.
+      left: the left operand, in global memory as all four.
+      right: the right operand.
+      row: block rows of all groups, as `groups.Groups`.
+      dw: the sums of all shares and groups, one below the other.
+      column: its block column.
+      group: which group of blocks it computes.
+      first: its first step.
+      last: the step behind its last one.
+      first_row: its first row of `dw`.
+    """
+
+    cut: Cut
+    memory: Memory
+    left: Any
+    right: Any
+    row: Any
+    dw: Any
+    column: Array
+    group: Array
+    first: Array
+    last: Array
+    first_row: Array
+
+    def copy(self) -> None:
+        """What the copying warpgroup does."""
+        jax.lax.fori_loop(self.first, self.last, self._fetch_step, None)
+
+    def _fetch_step(self, step: Array, _: None) -> None:
+        """Starts the copies of a step, once its buffers are free."""
+        cut, memory, slot = self.cut, self.memory, self._slot(step)
+
+        @pl.when(step >= self.first + cut.stages)
+        def _free() -> None:
+            launch.wait(memory.free.at[slot])
+
+        for i in range(cut.n_together):
+            block_row = launch.read(self.row, self.group * cut.n_together + i)
+            block = self.column if cut.is_swapped else block_row
+            place = self._place(step, block * cut.height, cut.height, cut.left_along_rows)
+            lines = pl.ds(i * cut.height, cut.height)
+            to = memory.left.at[slot, lines] if cut.n_together > 1 else memory.left.at[slot]
+            launch.fetch(self.left.at[place], to, memory.full.at[slot])
+        block = launch.read(self.row, self.group) if cut.is_swapped else self.column
+        place = self._place(step, block * cut.width, cut.width, cut.right_along_rows)
+        launch.fetch(self.right.at[place], memory.right.at[slot], memory.full.at[slot])
+
+    def multiply(self, thread: Array) -> None:
+        """What a multiplying warpgroup does with its 64 rows of the result."""
+
+        def sum_up(total: Any) -> None:
+            jax.lax.fori_loop(
+                self.first, self.last, lambda step, _: self._add_step(total, thread, step), None
+            )
+            # The sums are read: the last product has to be done.
+            launch.finish_products(0)
+            rows = pl.ds(self.first_row + thread * ROWS, ROWS)
+            launch.write(total[...], self.memory.staging.at[thread], self.dw.at[rows])
+
+        launch.with_accumulators((ROWS, self.cut.width), 1, sum_up)
+        launch.finish_writes()
+
+    def _add_step(self, total: Any, thread: Array, step: Array) -> None:
+        """Adds the product of a step, once its operands are there."""
+        cut, memory, slot = self.cut, self.memory, self._slot(step)
+        lines = pl.ds(thread * ROWS, ROWS)
+        launch.wait(memory.full.at[slot])
+        if cut.left_along_rows:
+            left = memory.left.at[slot, lines]
+        else:
+            left = launch.turned(memory.left.at[slot, :, lines])
+        right = memory.right.at[slot]
+        right = launch.turned(right) if cut.right_along_rows else right
+        launch.start_product(total, left, right)
+        # Products end in their order, so all but this one have: the buffers of the one before are
+        # read no more. This one's own are given back one step later, and the last one's never,
+        # because nothing is fetched after it.
+        launch.finish_products(1)
+
+        @pl.when(step > self.first)
+        def _free() -> None:
+            launch.arrive(memory.free.at[self._slot(step - 1)])
+
+    def _slot(self, step: Array) -> Array:
+        """The buffers of a step."""
+        return jax.lax.rem(step - self.first, jnp.int32(self.cut.stages))
+
+    def _place(self, step: Array, feature: Array, n_features: int, along_rows: bool) -> Any:
+        """Where in an operand the rows of a step and some features are."""
+        rows, features = pl.ds(step * self.cut.depth, self.cut.depth), pl.ds(feature, n_features)
+        return (features, rows) if along_rows else (rows, features)
