@@ -5,6 +5,7 @@ so, and a mistyped name written as `--name=value` gets a suggestion as well.
 """
 
 import dataclasses
+import functools
 import inspect
 import sys
 import types
@@ -88,26 +89,27 @@ def _read_one_word(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
     if len(values) != 1 or values[0] not in _KINDS:
         return None
     kind, is_open = values[0], len(kinds) > 1
-
-    def read(words: list[str]) -> Any:
-        if is_open and words[0] == "None":
-            return None
-        try:
-            value = kind(words[0])
-            # A shell leaves the ~ of --name=~/folder as it is.
-            return at_home(value) if isinstance(value, Path) else value
-        except InputError:
-            raise
-        except ValueError:
-            raise ValueError(f"{words[0]!r} is not {_KINDS[kind]}") from None
-
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=kind.__name__.upper(),
-        instance_from_str=read,
+        instance_from_str=functools.partial(_value_of, kind, is_open),
         is_instance=lambda value: isinstance(value, kind) or (is_open and value is None),
         str_from_instance=lambda value: [str(value)],
     )
+
+
+def _value_of(kind: type, is_open: bool, words: list[str]) -> Any:
+    """The value that is written in a word, None if that may be left open."""
+    if is_open and words[0] == "None":
+        return None
+    try:
+        value = kind(words[0])
+        # A shell leaves the ~ of --name=~/folder as it is.
+        return at_home(value) if isinstance(value, Path) else value
+    except InputError:
+        raise
+    except ValueError:
+        raise ValueError(f"{words[0]!r} is not {_KINDS[kind]}") from None
 
 
 def _names(program: Callable[..., Any]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """A parameter of each channel, spread over all rows so that its gradient is summed well."""
 
+import functools
 from typing import Any
 
 import jax
@@ -41,8 +42,9 @@ def scaled(
       scale: of a shape that can be broadcast to that of x.
       dtype: the scale is rounded to it; None is the common one of both.
     """
-
-    def multiply(x: Array, scale: Array) -> Array:
-        return x * spread(scale, x, dtype)
-
+    multiply = functools.partial(_multiply, dtype=dtype)
     return jax.checkpoint(multiply, prevent_cse=False)(x, scale)
+
+
+def _multiply(x: Array, scale: Array, dtype: Any) -> Array:
+    return x * spread(scale, x, dtype)

@@ -93,13 +93,14 @@ def hands_over(layer: SparseLayer) -> bool:
 def _nearest(layer: SparseLayer) -> list[Entry]:
     """The entries of the measured kernel of the most similar size, then of the same shape."""
     entries = [entry for entry in load_table() if entry.axis == layer.axis]
+    distances = [_unlikeness(entry.kernel, layer.kernel_shape) for entry in entries]
+    nearest = min(distances, default=None)
+    return [entry for entry, far in zip(entries, distances, strict=True) if far == nearest]
 
-    def distance(entry: Entry) -> tuple[float, float]:
-        (n_in, n_out), (own_in, own_out) = entry.kernel, layer.kernel_shape
-        return _distance(n_in * n_out, own_in * own_out), _distance(n_in, own_in)
 
-    nearest = min(map(distance, entries), default=None)
-    return [entry for entry in entries if distance(entry) == nearest]
+def _unlikeness(kernel: tuple[int, int], other: tuple[int, int]) -> tuple[float, float]:
+    """How far apart the sizes of two kernels `(in, out)` are, then their shapes."""
+    return _distance(math.prod(kernel), math.prod(other)), _distance(kernel[0], other[0])
 
 
 def _distance(a: int, b: int) -> float:
