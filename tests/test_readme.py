@@ -1,6 +1,9 @@
 """What README shows works as it is shown."""
 
+import contextlib
 import functools
+import io
+import runpy
 import shlex
 import subprocess
 import sys
@@ -34,14 +37,14 @@ def test_the_first_command_trains(tmp_path: Path) -> None:
 
 @functools.cache
 def _help(script: str, *subcommand: str) -> str:
-    return subprocess.run(
-        [sys.executable, script, *subcommand, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
+    """What a program prints; in this process, which has imported most of it already."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", [script, *subcommand, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert not ended.value.code
+    return printed.getvalue()
 
 
 @pytest.mark.parametrize("command", _commands())

@@ -62,13 +62,9 @@ def first_that_pays(n_rows: int = 10_000, **choices: Any) -> float | None:
 @pytest.mark.parametrize(("kernel", "axis"), KERNELS)
 @pytest.mark.parametrize("block", [(1, 1), (4, 4), (1, 16), (16, 1), (8, 16), (32, 32)])
 def test_a_ratio_above_one_that_pays_pays_too(kernel, axis, block):
-    n_blocks = math.prod(kernel) // math.prod(block)
-    layers = [
-        SparseLayer(kernel, block, n_kept, axis, "float32")
-        for n_kept in range(n_blocks, 0, -max(1, n_blocks // 50))
-    ]
+    layers = [layer(block, ratio, kernel, axis) for ratio in (0.0, *RATIOS, 0.99)]
     for phase, n_rows in itertools.product(PHASES, (1, 64, 1000, 8192, 10**6)):
-        verdicts = [pays(phase, layer, n_rows) for layer in layers]
+        verdicts = [pays(phase, each, n_rows) for each in layers]
         assert verdicts == sorted(verdicts)
 
 
