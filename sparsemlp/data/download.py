@@ -169,4 +169,4 @@ def _reason(error: Exception) -> str:
         case urllib.error.URLError():
             return str(error.reason)
         case _:
-            return str(error) or type(error).__name__
+            return " ".join(str(error).split()) or type(error).__name__

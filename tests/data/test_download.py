@@ -114,3 +114,18 @@ def test_an_unreachable_server_is_an_input_error(no_network: RemoteFile, tmp_pat
 def test_a_folder_that_cannot_be_written_is_an_input_error(cifar: SimpleNamespace, tmp_path: Path):
     with pytest.raises(InputError, match="No such file"):
         download(cifar.remote, tmp_path / "missing" / "a.tar.gz")
+
+
+def test_what_is_no_web_server_is_told_in_one_line():
+    class OfMail(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.wfile.write(b"220 ready\r\n\r\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), OfMail) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert why_unreachable(f"http://127.0.0.1:{server.server_port}/a", 5.0) == "220 ready"
+        thread.join()
