@@ -44,7 +44,7 @@ from sparsemlp.marked_yaml import (
 )
 
 MOST_RUNS = 10_000
-"""A sweep of more runs is taken for a mistake."""
+"""A grid of more runs, one mapping of `hp`, is taken for a mistake."""
 
 Section = Mapping[str, Scalar]
 """Keys of `meta` or `sbatch` with their values as written."""

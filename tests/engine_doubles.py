@@ -3,6 +3,9 @@
 import functools
 from typing import Any
 
+import jax.numpy as jnp
+from jaxtyping import Array
+
 from pallas_kernels import ENGINES, Phase, Reference, SparseLayer
 from sparsemlp import engines
 from sparsemlp.engines import choose_engine
@@ -31,6 +34,26 @@ class MeantForElsewhere(Unable):
 
 class Able(Reference):
     name = "able"
+
+
+class Noting(Reference):
+    """Notes what is asked of it for the other rules; the block (1, 1) scores highest."""
+
+    name = "noting"
+    measured = False
+    scores = ("l2",)
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("largest_blocks", "compact_gradient", "pruned_input_gradient"):
+            self.asked.add(name)
+        return super().__getattribute__(name)
+
+    def block_scores(self, kernel: Array, block: tuple[int, int], score: str) -> Array:
+        grid = (kernel.shape[0] // block[1], kernel.shape[1] // block[0])
+        return jnp.zeros(grid).at[1, 1].set(1.0)
 
 
 class Choosy(Able):

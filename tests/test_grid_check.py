@@ -190,3 +190,37 @@ def test_an_engine_that_cannot_run_here_is_told_unless_others_train(data):
     (line,) = told(hp, "", data)
     assert line.startswith("4: engine: engine 'mosaic' cannot run here")
     assert told(hp, "", data, is_remote=True) == []
+
+
+def test_a_value_that_repeats_a_training_is_told_in_its_own_line(data):
+    (line,) = told("  block: [2x4]\n  ratio: [0.5, 0.50]\n", "", data)
+    assert line.startswith("3: ratio: (block=2x4, ratio=0.5) is the same training as (")
+
+
+def test_a_key_that_changes_nothing_is_told_once(data):
+    (line,) = told("  ratio: [0]\n  backward: [masked, dense, straight_through]\n", "", data)
+    assert line.startswith("3: backward: ")
+
+
+@pytest.mark.parametrize("n_devices", [0, 3, 16])
+def test_devices_of_another_machine_are_checked_against_the_batch(data, n_devices):
+    (line,) = told(f"  devices: [{n_devices}]\n", "", data, is_remote=True)
+    assert line.startswith("2: devices: 8 images of a batch cannot be shared out among ")
+    assert told("  devices: [2]\n", "", data, is_remote=True) == []
+
+
+def test_what_no_key_mends_is_told_at_the_grid(data, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("no such machine")
+
+    monkeypatch.setattr("sparsemlp.grid_check.rehearse", refuse)
+    assert told("  seed: [0]\n", "", data) == ["2: no such machine"]
+
+
+def test_the_key_is_blamed_that_mends_not_one_that_changes_the_complaint(data, monkeypatch):
+    def rehearse(config, **_: object) -> None:
+        if config.lr == 0.5:
+            raise InputError("it is wrong" if config.seed else "it is another thing")
+
+    monkeypatch.setattr("sparsemlp.grid_check.rehearse", rehearse)
+    assert told("  seed: [1]\n  lr: [0.5]\n", "", data) == ["3: lr: it is wrong"]

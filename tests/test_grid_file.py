@@ -85,6 +85,8 @@ def test_without_lists_there_is_one_run(text):
         ("hp:\n  blok: [1]\n", "2: unknown key hp.blok: did you mean block?"),
         ("hp:\n  seed: []\n", "2: hp.seed is an empty list"),
         ("hp: []\n", "1: hp is an empty list"),
+        ("hp:\n  seed: []\nfixed:\n  seed: 2\n", "2: hp.seed is an empty list"),
+        ("hp:\n  pretrained_classes: [10]\n", "2: hp.pretrained_classes changes nothing"),
         ("hp:\n  seed: [[1]]\n", "2: hp.seed takes a single value, not a list"),
         ("hp:\n  seed: [1]\nfixed:\n  seed: 2\n", "2: hp.seed is also fixed, in line 4"),
         ("hp:\n  dim: [8]\n  embedding_dim: [8]\n", "3: hp.embedding_dim and dim are the same"),
@@ -115,6 +117,12 @@ def test_a_grid_without_end_is_refused_at_once():
     file, problems = read(f"hp:\n{lists}")
     assert "1,000,000,000,000 runs" in problems[0]
     assert file.points == []
+
+
+def test_of_several_grids_the_line_of_the_one_without_end_is_told():
+    many = list(range(101))
+    _, problems = read(f"hp:\n- seed: [1]\n- seed: {many}\n  dim: {many}\n")
+    assert problems == ["3: this grid has 10,201 runs, more than 10,000: split the file"]
 
 
 def test_an_empty_file_is_refused():

@@ -39,7 +39,10 @@ def test_a_default_is_read_back_from_its_text(field):
         ("gradient", "gradient", "2:4", "2:4"),
         ("flip_test", "flip_test", "yes", True),
         ("epochs", "epochs", "010", 10),
+        ("seed", "seed", "-1", -1),
+        ("flip_test", "flip_test", "off", False),
         ("data_dir", "data_dir", "/data", Path("/data")),
+        ("data_dir", "data_dir", "data", Path("data").absolute()),
     ],
 )
 def test_values_have_the_type_of_their_option(key, option, text, value):

@@ -133,3 +133,44 @@ def test_leaving_is_no_death(team):
     with pytest.raises(queue.Empty):
         team.ends[0].get(timeout=0.3)
     assert all(end.empty() for end in team.ends)
+
+
+def test_process_0_lets_the_others_end_first():
+    """What JAX has of the others aborts when process 0 is gone."""
+    ours, theirs = connected()
+    member, other = Lifeline(0, [Link(ours, 1)], lambda *_: None), Link(theirs, 0)
+    failing = threading.Thread(target=member.fail, args=("error: x", 2))
+    failing.start()
+    assert other.receive() == {"failed": ["error: x", 2]}
+    failing.join(0.3)
+    assert failing.is_alive()
+    other.close()
+    failing.join(20)
+    assert not failing.is_alive()
+
+
+def test_who_leaves_waits_for_the_others():
+    ours, theirs = connected()
+    member, other = Lifeline(0, [Link(ours, 1)], lambda *_: None), Link(theirs, 0)
+    leaving = threading.Thread(target=member.leave)
+    leaving.start()
+    assert other.receive() == {"left": True}
+    leaving.join(0.3)
+    assert leaving.is_alive()
+    other.send(left=True)
+    leaving.join(20)
+    assert not leaving.is_alive()
+    other.close()
+
+
+def test_a_value_that_cannot_be_sent_any_more_tells_who_failed_first(team):
+    team.members[0].fail("error: no such thing", 2)
+    team.die(0)
+    assert team.end_of(1) == ("error: no such thing", 2)
+
+    def gather_on() -> None:
+        for _ in range(100):
+            team.members[1].gather("x" * 10**6)
+
+    with pytest.raises(LostError, match="no such thing"):
+        gather_on()

@@ -19,7 +19,10 @@ from linear_problem import (
     value_and_gradients,
 )
 
-from sparsemlp import BlockMask, GradientPruning, select_blocks, sparse_linear
+from pallas_kernels import Engine, SparseLayer
+from pallas_kernels.sparse_layer import Phase
+from sparsemlp import BlockMask, GradientPruning, linear, select_blocks, sparse_linear
+from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
 
 
@@ -222,3 +225,24 @@ def test_bad_input_names_the_value_the_rule_and_the_way_out(changes, says, unche
     for part in says:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_auto_is_asked_with_the_rows_of_the_contracted_axis(monkeypatch):
+    asked = []
+
+    def noted(engine: str, layer: SparseLayer, phase: Phase, n_rows: int) -> Engine:
+        asked.append((phase, n_rows))
+        return choose_engine(engine, layer, phase, n_rows)
+
+    monkeypatch.setattr(linear, "choose_engine", noted)
+    mask = BlockMask(jnp.array([0], jnp.int32), (6, 8), (2, 2))
+    for shape, axis in (((4, 5, 6), -1), ((4, 6, 5), -2)):
+        sparse_linear(jnp.ones(shape), jnp.ones((6, 8)), mask=mask, axis=axis)
+    phases = ("product", "input_gradient", "kernel_gradient")
+    assert asked == [(phase, 20) for phase in phases] * 2
+
+
+def test_a_wider_bias_widens_the_result():
+    mask = BlockMask(jnp.array([0], jnp.int32), (6, 8), (2, 2))
+    x, kernel = jnp.ones((4, 6), jnp.bfloat16), jnp.ones((6, 8), jnp.bfloat16)
+    assert sparse_linear(x, kernel, jnp.ones(8, jnp.float32), mask=mask).dtype == jnp.float32

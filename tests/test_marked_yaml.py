@@ -27,7 +27,15 @@ def test_keys_and_values_know_their_lines():
 
 @pytest.mark.parametrize(
     ("text", "read"),
-    [("2:4", "2:4"), ("1e-4", "1e-4"), ("on", "on"), ("0.80", "0.80"), ("'1'", "1"), ("~", None)],
+    [
+        ("2:4", "2:4"),
+        ("1e-4", "1e-4"),
+        ("on", "on"),
+        ("0.80", "0.80"),
+        ("2026-01-31", "2026-01-31"),
+        ("'1'", "1"),
+        ("~", None),
+    ],
 )
 def test_a_value_is_what_was_written_and_not_what_yaml_makes_of_it(text, read):
     problems = Problems(FILE)

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine_doubles import Noting, put_first
 
-from sparsemlp import ActivationPruning, GradientPruning, InputError
+from sparsemlp import ActivationPruning, GradientPruning, InputError, sparse_linear
 from sparsemlp.activations import CompactActivation
 from sparsemlp.operand_rules import OperandRules, operand_rules
 
@@ -53,3 +54,15 @@ def test_an_engine_is_chosen_only_where_there_is_a_rule():
     with pytest.raises(InputError, match="mosaic"):
         operand_rules(-1, None, gradient, "mosaic", (8, 12), "float32")
     assert operand_rules(-1, None, gradient, "reference", (8, 12), "float32").gradient == gradient
+
+
+def test_the_engine_that_is_asked_for_applies_the_rules(monkeypatch):
+    noting = Noting()
+    put_first(monkeypatch, noting)
+    rules = {"activation": ActivationPruning((2, 2), 0.5), "gradient": GradientPruning(2, 4)}
+
+    def loss(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.square(sparse_linear(x, kernel, engine="noting", **rules)))
+
+    jax.grad(loss, argnums=(0, 1))(jnp.ones((4, 8)), jnp.ones((8, 12)))
+    assert noting.asked == {"largest_blocks", "compact_gradient", "pruned_input_gradient"}

@@ -2,12 +2,16 @@
 
 import socket
 import threading
+import time
 from typing import Any
 
 import launch
 import pytest
+from test_lifeline import connected
 
+from sparsemlp import rendezvous
 from sparsemlp.errors import InputError
+from sparsemlp.lifeline import SILENCE_SECONDS, Link
 from sparsemlp.rendezvous import is_local, meet, split_address
 
 
@@ -146,3 +150,64 @@ def test_no_addresses(address):
 def test_a_loopback_address_is_for_this_machine_alone():
     assert is_local("localhost")
     assert not is_local("node01")
+
+
+@pytest.mark.parametrize("said", [b"{}\n", b'{"process": null, "processes": 2}\n'])
+def test_a_stranger_that_speaks_json_is_let_go(said):
+    links: dict[int, Link] = {}
+    ours, theirs = connected()
+    with theirs:
+        theirs.sendall(said)
+        rendezvous._greet(ours, links, 2)
+        assert theirs.recv(1) == b""
+    assert not links
+
+
+def test_a_stranger_that_says_nothing_is_let_go_soon(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_GREETING_SECONDS", 0.1)
+    ours, theirs = connected()
+    with theirs:
+        theirs.settimeout(10)
+        threading.Thread(target=rendezvous._greet, args=(ours, {}, 2), daemon=True).start()
+        assert theirs.recv(1) == b""
+
+
+def test_links_wait_as_long_as_a_sign_of_life_may_take(address):
+    found = at_once([(address, 2, process) for process in range(2)])
+    assert [links[0]._socket.gettimeout() for links in found] == [SILENCE_SECONDS] * 2
+    close(found)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+def test_this_machine_is_local_by_any_name(host):
+    assert is_local(host)
+
+
+def test_processes_meet_at_an_address_of_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    address = f"[::1]:{launch.free_port()}"
+    found = at_once([(address, 2, process) for process in range(2)])
+    assert [[link.peer for link in links] for links in found] == [[1], [0]]
+    close(found)
+
+
+def test_those_who_came_early_wait_for_one_who_is_late(address, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_GREETING_SECONDS", 0.3)
+    found: dict[int, Any] = {}
+
+    def come(process: int) -> None:
+        (found[process],) = at_once([(address, 3, process)])
+
+    threads = [threading.Thread(target=come, args=(process,)) for process in range(3)]
+    for thread in threads[:2]:
+        thread.start()
+    time.sleep(1.0)
+    threads[2].start()
+    for thread in threads:
+        thread.join(60)
+    assert [isinstance(found[process], list) for process in range(3)] == [True] * 3, found
+    close(found.values())

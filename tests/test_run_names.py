@@ -19,12 +19,17 @@ def named(*swept: str, **options) -> str:
     [
         ({"block": "32x32", "ratio": 0.8}, "32x32-0.8-masked-seed0"),
         ({"block": "4x1", "ratio": 0.5, "backward": "dense"}, "4x1-0.5-dense-seed0"),
+        ({"ratio": 0.75}, "32x32-0.75-masked-seed0"),
         ({"seed": 7}, "dense-seed7"),
         ({"activation": "8x8:0.7"}, "activation-8x8-0.7-seed0"),
         ({"ratio": 0.5, "gradient": "2:4"}, "32x32-0.5-masked-gradient-2-4-magnitude-seed0"),
         (
             {"config": "ResMLP5 @ XPatch = masked 0.5 (2, 2);"},
             "ResMLP5-XPatch-masked-0.5-2-2-masked-seed0",
+        ),
+        (
+            {"gradient": "2:4", "gradient_method": "rescaled"},
+            "gradient-2-4-rescaled-seed0",
         ),
         ({"model": "resnet9"}, "resnet9-dense-seed0"),
     ],
@@ -35,6 +40,7 @@ def test_a_name_says_what_is_trained(options, name):
 
 def test_what_a_grid_lists_besides_follows():
     assert named("ratio", "lr", ratio=0.5, lr=0.02) == "32x32-0.5-masked-lr-0.02-seed0"
+    assert named("weight_decay", weight_decay=1.0) == "dense-weight_decay-1-seed0"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from block_norms import NORMS, numpy_scores
+from engine_doubles import Noting, put_first
 
 from sparsemlp.blocks import Block
 from sparsemlp.errors import InputError
@@ -281,3 +282,9 @@ def test_kernels_that_are_ranked_together_keep_what_each_keeps_alone():
     for path, (_, k) in sizes.items():
         assert together[path].dtype == jnp.int32
         np.testing.assert_array_equal(together[path], largest(scores[path], k))
+
+
+def test_the_engine_that_is_asked_for_scores_the_blocks(monkeypatch):
+    put_first(monkeypatch, Noting())
+    mask = select_blocks(jnp.ones((4, 4)), (2, 2), 0.75, engine="noting")
+    assert mask.kept.tolist() == [3]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import tiny
@@ -147,17 +148,6 @@ def test_a_stored_sweep_of_an_older_version_gets_the_defaults_of_younger_options
     assert dataclasses.is_dataclass(read)
 
 
-def test_auto_beside_a_named_set_stays_what_it_was(folder, monkeypatch):
-    text = "hp:\n  dataset: [digits, auto]\n"
-    monkeypatch.setattr(
-        "sparsemlp.sweep_runs.load_dataset",
-        lambda *_: type("Cifar", (), {"name": "cifar10"}),
-    )
-    begun = names(begin(folder, text))
-    assert len(begun) == 2
-    assert names(settled(folder, text)) == begun
-
-
 def test_two_names_of_one_data_set_are_refused(folder, monkeypatch):
     monkeypatch.setattr(
         "sparsemlp.sweep_runs.load_dataset",
@@ -196,3 +186,46 @@ def test_a_run_folder_of_somebody_else_is_named(folder, monkeypatch):
     monkeypatch.setattr(Path, "exists", refused)
     with pytest.raises(InputError, match=r"dense-seed0 cannot be read: Permission denied"):
         settled(folder, BEGUN)
+
+
+def test_new_runs_of_one_name_are_told_apart(folder, tmp_path):
+    files = []
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        files.append(str(tiny.write_npz(tmp_path / name / "own.npz")))
+    text = f"hp:\n  dataset: [{', '.join(files)}]\nfixed:\n  batch_size: 8\n  ratio: 0\n"
+    found = names(settled(folder, text))
+    assert found[0] == "dense-dataset-own-seed0"
+    assert len(set(found)) == 3
+
+
+def test_a_new_run_differs_from_those_before_on_a_disk_without_capitals(folder, tmp_path):
+    upper, lower = (tiny.write_npz(tmp_path / f"{name}.npz") for name in ("Own", "own"))
+    text = "hp:\n  dataset: [{}]\nfixed:\n  batch_size: 8\n  ratio: 0\n"
+    begin(folder, text.format(upper))
+    found = names(settled(folder, text.format(f"{upper}, {lower}")))
+    assert found[0] == "dense-dataset-Own-seed0"
+    assert len({name.casefold() for name in found}) == 2
+
+
+class Found(NamedTuple):
+    """A data set as far as a sweep asks for it."""
+
+    name: str
+
+
+def test_auto_is_what_each_data_dir_holds(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr("sparsemlp.sweep_runs.load_dataset", lambda _, path: Found(path.name))
+    monkeypatch.setattr("sparsemlp.grid.check_points", lambda *_, **__: None)
+    folders = ", ".join(str(tmp_path / name) for name in ("digits", "cifar10"))
+    text = f"hp:\n  data_dir: [{folders}]\nfixed:\n  dataset: auto\n"
+    assert [run.config.dataset for run in settled(folder, text).runs] == ["digits", "cifar10"]
+
+
+@pytest.mark.parametrize(("named", "found"), [("cifar10", "digits"), ("digits", "cifar10")])
+def test_auto_beside_a_named_set_stays_what_it_was(folder, monkeypatch, named, found):
+    text = f"hp:\n  dataset: [{named}, auto]\n"
+    monkeypatch.setattr("sparsemlp.sweep_runs.load_dataset", lambda *_: Found(found))
+    begun = names(begin(folder, text))
+    assert len(begun) == 2
+    assert names(settled(folder, text)) == begun

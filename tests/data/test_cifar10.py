@@ -120,3 +120,16 @@ def test_images_of_another_size_are_an_input_error(prepared: Path, monkeypatch: 
     monkeypatch.setattr(cifar10, "IMAGE_SIZE", 28)
     with pytest.raises(InputError, match=r"\(32, 32\) RGB"):
         read_cifar10(prepared)
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_a_label_that_no_class_has_is_refused(label):
+    with pytest.raises(ValueError, match=r"not all in 0\.\.9"):
+        cifar10._labels([{"label": 9}, {"label": label}])
+
+
+def test_a_grey_image_is_refused():
+    file = io.BytesIO()
+    Image.new("L", (32, 32)).save(file, "PNG")
+    with pytest.raises(ValueError, match=r"image 0 is \(32, 32\) L, not 32x32 RGB"):
+        cifar10._decode([{"image": file.getvalue()}])

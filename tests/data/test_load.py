@@ -146,3 +146,11 @@ def test_a_name_that_ends_in_npz_is_a_file(tmp_path: Path):
     assert load_dataset(str(tmp_path / "two.npz")).name == "two"
     with pytest.raises(InputError, match="is not a file"):
         load_dataset("missing.npz")
+
+
+def test_the_home_folder_of_a_file_is_found(tmp_path, monkeypatch):
+    made = {"images": np.zeros((2, 4, 4, 1), np.uint8), "labels": np.arange(2)}
+    arrays = {f"{split}_{kind}": a for split in ("train", "test") for kind, a in made.items()}
+    np.savez(tmp_path / "shapes.npz", **arrays)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_dataset("~/shapes.npz").name == "shapes"

@@ -66,6 +66,14 @@ BROKEN = {
         {"train_images": np.zeros((0, 5, 4, 3), np.uint8), "train_labels": np.zeros(0, int)},
         "must not be empty",
     ),
+    "other channels": (
+        {"test_images": np.zeros((3, 5, 4), np.uint8), "test_labels": np.arange(3)},
+        "5x4x3 but test_images are 5x4x1",
+    ),
+    "a class too many": (
+        {"train_labels": np.array([0, 1, 2, 0, 1, 999])},
+        "train_labels holds 999, more classes than the 6 training",
+    ),
     "no test images": (
         {"test_images": np.zeros((0, 5, 4, 3), np.uint8), "test_labels": np.zeros(0, int)},
         "must not be empty",

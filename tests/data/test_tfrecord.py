@@ -24,3 +24,10 @@ def test_a_file_that_ends_inside_a_record_is_noticed(tmp_path: Path):
         (tmp_path / "f").write_bytes(whole[:n_bytes])
         with pytest.raises(EOFError, match="record"):
             list(read_tfrecord(tmp_path / "f"))
+
+
+def test_a_length_that_no_file_has_is_refused_before_it_is_read(tmp_path: Path):
+    path = tmp_path / "damaged"
+    path.write_bytes(struct.pack("<Q", 2**62) + b"1234")
+    with pytest.raises(EOFError, match="shorter than its record of 4611686018427387904 bytes"):
+        list(read_tfrecord(path))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import Neighbours
-from pallas_kernels.neighbours import keep_largest, largest
+from pallas_kernels.neighbours import keep_largest, largest, rescaling
 
 EPS = np.finfo(np.float32).eps
 
@@ -43,3 +43,9 @@ def test_rescaled_keeps_the_sum_of_each_sample_and_index():
 def test_a_ranking_is_its_own():
     ranking = jnp.array([[4, 1, 2, 3]], jnp.uint32)
     np.testing.assert_array_equal(largest(ranking, 2, 4, -1), [[True, False, False, True]])
+
+
+def test_sums_of_the_factor_do_not_overflow():
+    dy = 100 * jnp.ones((1, 1024, 2), jnp.float16)
+    kept = dy.at[:, ::2].set(0)
+    np.testing.assert_array_equal(rescaling(dy, kept, -1), np.full((1, 1, 2), 2.0))

@@ -243,3 +243,24 @@ def test_every_table_that_is_there_is_measured_and_holds_what_kernels_take(path:
         if engine.version == problem.version and found.configuration:
             known = [dataclasses.asdict(c) for c in engine.configurations(problem)]
             assert dict(found.configuration) in known
+
+
+@pytest.mark.parametrize("times", [(None, 100.0), (50.0, None), (None, None)])
+def test_what_was_not_timed_does_not_pay(on_a_gpu, times):
+    on_a_gpu(Entry(PROBLEM, {}, *times))
+    assert not pays(PROBLEM)
+
+
+def test_an_empty_batch_is_no_error(on_a_gpu):
+    empty = dataclasses.replace(PROBLEM, n_rows=0)
+    on_a_gpu(entry(50.0))
+    assert configure(empty, HEURISTIC) is HEURISTIC
+    assert not pays(empty)
+    on_a_gpu(entry(50.0, n_rows=0))
+    assert pays(empty)
+
+
+@pytest.mark.parametrize(("of_16", "of_32", "wanted"), [(150.0, 50.0, True), (50.0, 150.0, False)])
+def test_a_larger_block_goes_by_the_largest_that_was_timed(on_a_gpu, of_16, of_32, wanted):
+    on_a_gpu(entry(of_16, block=(16, 16)), entry(of_32, block=(32, 32)))
+    assert pays(dataclasses.replace(PROBLEM, block=(64, 64))) == wanted

@@ -73,3 +73,14 @@ def test_a_centre_crop_is_the_centred_square_of_seven_eighths(width: int, height
     assert lower - upper == pytest.approx(0.875 * min(width, height))
     assert left + right == pytest.approx(width)
     assert upper + lower == pytest.approx(height)
+
+
+def test_a_tall_strip_is_cut_to_the_narrowest_ratio():
+    assert random_resized_crop(9, 900, [0.5] * N_NUMBERS)[0] == (0, 444, 9, 456)
+
+
+def test_a_crop_may_reach_the_last_column_and_row():
+    almost_one = 1 - 2**-53
+    numbers = [0.5] * (N_NUMBERS - 3) + [almost_one, almost_one, 0.9]
+    (_, _, right, lower), _ = random_resized_crop(500, 375, numbers)
+    assert (right, lower) == (500, 375)

@@ -61,3 +61,7 @@ def test_a_seed_means_the_same_in_every_version_and_on_every_machine():
 
 GOLDEN_ORDER = [2, 0, 7, 3, 5, 4, 1, 6]
 GOLDEN_NUMBERS = [0.8348290060977569, 0.8276879206046046]
+
+
+def test_all_bits_of_a_seed_count():
+    assert image_order(1, 0, 100).tolist() != image_order(1 + 2**32, 0, 100).tolist()

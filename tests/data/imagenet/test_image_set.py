@@ -125,3 +125,32 @@ def test_a_folder_of_images_may_be_named_barely(image_folder: Path, monkeypatch)
     monkeypatch.chdir(image_folder.parent)
     assert names_folder(image_folder.name)
     assert open_image_set(image_folder.name).source == f"{image_folder.name} (folder)"
+
+
+def test_images_are_normalised_as_imagenet_is(image_folder):
+    images = open_image_set(str(image_folder))
+    assert images.mean == (0.485, 0.456, 0.406)
+    assert images.std == (0.229, 0.224, 0.225)
+
+
+def test_a_folder_is_named_however_it_is_reached(image_folder, monkeypatch):
+    monkeypatch.chdir(image_folder)
+    assert open_image_set("./").name == image_folder.name
+
+
+def test_of_a_prepared_set_the_split_for_validation_is_taken_in_the_size_asked_for(tmp_path):
+    splits = {"train": "train", "test": "val", "validation": "val"}
+    made = {name: examples(split) for name, split in splits.items()} | {"test": examples("val")[:2]}
+    found = open_image_set("tiny_imagenet", write_tfds(tmp_path, made), image_size=16)
+    assert found.image_shape == (16, 16, 3)
+    assert len(found.validation) == len(examples("val"))
+
+
+def test_another_number_of_images_is_another_set(tmp_path):
+    digests = set()
+    for left_out in (0, 1):
+        train = examples("train")[left_out:]
+        made = {"train": train, "validation": examples("val")}
+        folder = write_tfds(tmp_path / str(left_out), made)
+        digests.add(open_image_set("tiny_imagenet", folder).digest)
+    assert len(digests) == 2

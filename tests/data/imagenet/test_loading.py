@@ -114,3 +114,21 @@ def test_a_folder_without_one_readable_image_is_an_input_error(tmp_path: Path):
 
 def is_damaged(source: FolderSource, index: int) -> bool:
     return Path(source.name(index)).name in ("n01_0001.JPEG", "n02_0002.JPEG", "n03_0000.JPEG")
+
+
+class Exhausting:
+    """A source whose images fit no memory."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def read(self, index: int) -> bytes:
+        raise MemoryError
+
+
+def test_an_exhausted_memory_is_no_damaged_image():
+    with pytest.raises(MemoryError):
+        Loader(Exhausting(), BatchPlan(4, 4), 16)[0]

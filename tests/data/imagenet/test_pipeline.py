@@ -166,3 +166,21 @@ def test_values_that_make_no_sense_are_an_input_error(
         Pipeline(train, BatchPlan(len(train), 8), 0)
     with pytest.raises(InputError, match="a plan of 3 images for 23"):
         Pipeline(train, BatchPlan(3, 3), SIZE)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_unreadable_images_of_all_chunks_of_a_batch_count(damaged_folder, monkeypatch):
+    monkeypatch.setattr("sparsemlp.data.imagenet.batch_plan.IMAGES_PER_CHUNK", 4)
+    source = find_images(damaged_folder / "train")
+    plan = BatchPlan(len(source), len(source), seed=0)
+    with Pipeline(source, plan, 16, n_workers=0, largest_unreadable_share=1.0) as batches:
+        next(batches)
+        assert batches.n_unreadable == 3
+
+
+def test_seconds_that_were_waited_add_up(image_folder):
+    source = find_images(image_folder / "train")
+    with Pipeline(source, BatchPlan(len(source), 8), 16, n_workers=0) as batches:
+        batches.seconds_waited = 100.0
+        next(batches)
+        assert batches.seconds_waited > 100

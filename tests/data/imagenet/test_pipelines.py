@@ -8,6 +8,7 @@ import pytest
 from sparsemlp.data.imagenet import Batch, ImageSet, open_image_set
 from sparsemlp.data.imagenet import training_pipeline as train
 from sparsemlp.data.imagenet import validation_pipeline as validate
+from sparsemlp.data.imagenet.folder import find_images
 from sparsemlp.errors import InputError
 
 
@@ -74,3 +75,31 @@ def test_a_batch_that_cannot_be_dealt_out_is_an_input_error(images: ImageSet):
         train(images.train, batch_size=9, image_size=16, seed=0, n_processes=2)
     with pytest.raises(InputError, match="9 cannot be dealt out evenly to 2 processes"):
         validate(images.validation, batch_size=9, image_size=16, n_processes=2)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_share_of_unreadable_images_is_of_those_of_a_process(damaged_folder):
+    """Three of 23 cannot be read; which process draws them is chance."""
+    source = find_images(damaged_folder / "train")
+
+    def read_all(process: int) -> None:
+        with train(
+            source,
+            batch_size=8,
+            image_size=16,
+            seed=0,
+            process=process,
+            n_processes=2,
+            n_workers=0,
+            largest_unreadable_share=0.0,
+        ) as batches:
+            list(batches.rest_of_epoch())
+
+    told = []
+    for process in range(2):
+        try:
+            read_all(process)
+        except InputError as error:
+            told.append(str(error))
+    assert told
+    assert all("of 12 images cannot be read" in each for each in told)

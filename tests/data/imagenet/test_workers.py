@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,3 +185,21 @@ def test_workers_end_with_their_parent_in_silence(
         # Python's tracker of shared memory removes what was on its way, and says so.
         lines = [line for line in err.splitlines() if "resource_tracker" not in line]
         assert [line for line in lines if "warnings.warn" not in line] == []
+
+
+def test_shared_memory_is_asked_for_as_much_as_all_workers_fill(loader, monkeypatch):
+    asked = []
+    monkeypatch.setattr(workers, "_has_shared_memory", lambda n: asked.append(n) or True)
+    with chunks_of_workers(loader, 2) as chunks:
+        next(chunks)
+    # Of each worker a chunk is ready, one in the making and one on its way: 4 rows of 16x16 pixels.
+    assert asked == [2 * 3 * 4 * 3 * 16**2]
+
+
+def test_free_shared_memory_is_enough_or_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(workers, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    assert workers._has_shared_memory(99)
+    assert not workers._has_shared_memory(101)
+    monkeypatch.setattr(workers, "_SHARED_MEMORY", tmp_path / "none")
+    assert workers._has_shared_memory(101)

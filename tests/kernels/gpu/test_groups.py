@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.mosaic.groups import group
+from pallas_kernels import SparseLayer
+from pallas_kernels.mosaic.groups import Groups, group, spread_parts
 
 
 @pytest.mark.parametrize(("n_together", "ratio"), [(1, 0.4), (2, 0.4), (4, 0.9)])
@@ -20,3 +21,11 @@ def test_each_kept_block_is_in_one_group_of_its_column(n_together, ratio):
     assert all(blocks[r, c] for r, c in zip(row, column.repeat(n_together), strict=True) if c >= 0)
     lengths = blocks.sum(axis=0)
     assert (column >= 0).sum() == np.ceil(lengths / n_together).sum()
+
+
+def test_shares_are_summed_before_they_are_rounded():
+    layer = SparseLayer((16, 16), (16, 16), 1, -1, "bfloat16")
+    parts = jnp.array([1 + 2**-9, -1.0])[:, None, None, None] * jnp.ones((2, 1, 16, 16))
+    first = jnp.zeros(1, jnp.int32)
+    dw = spread_parts(parts, Groups(first, first, first), first, layer, is_swapped=False)
+    np.testing.assert_array_equal(dw.astype(jnp.float32), np.full((16, 16), 2**-9))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.layout import list_columns
+from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.product_share import Share
 from pallas_kernels.mosaic.product_tiles import Tiles, piece_starts
 
@@ -43,3 +44,12 @@ def test_every_kept_block_is_multiplied_once_with_its_piece_of_the_panel(pieces,
     assert all(of_share == sorted(of_share, reverse=True) for of_share in lengths)
     turns = [len(of_share) // lines for of_share in lengths]
     assert max(turns) - min(turns) <= 1
+
+
+def test_a_short_last_group_reads_no_column_behind_the_last(monkeypatch):
+    monkeypatch.setattr(launch, "read", lambda ref, at: jnp.asarray(np.asarray(ref)[int(at)]))
+    lists = list_columns(jnp.arange(30, dtype=jnp.int32), (3, 10))
+    tiles = Tiles(n_compute=1, pieces=1, blocks=3, lines=4, stages=2)
+    share = Share(piece_starts(lists, tiles, 3), lists.across, lists.order, tiles, jnp.int32(0), 1)
+    last = share.n_turns() - 1
+    assert [bool(share.column(last, i)[1]) for i in range(4)] == [True, True, False, False]

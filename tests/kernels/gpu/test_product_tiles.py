@@ -40,3 +40,11 @@ def test_pieces_begin_where_their_first_block_would_lie():
     across = np.asarray(lists.across)
     pieces = [[across[a:b].tolist() for a, b in itertools.pairwise(line)] for line in starts]
     assert pieces == [[[0, 1, 2, 3], []], [[1, 3], [4]], [[], [4]]]
+
+
+def test_the_barriers_have_their_room_in_shared_memory():
+    panel, block = (launch.panel_bytes(shape, "bfloat16") for shape in ((1, 64, 64), (64, 64)))
+    least = panel + 2 * block + block + launch.BARRIERS_BYTES
+    assert tiles_of(64, 64, 1, "bfloat16", 64, least).stages == 2
+    with pytest.raises(ValueError, match="do not fit"):
+        tiles_of(64, 64, 1, "bfloat16", 64, least - 1)
