@@ -210,4 +210,4 @@ def test_those_who_came_early_wait_for_one_who_is_late(address, monkeypatch):
     for thread in threads:
         thread.join(60)
     assert [isinstance(found[process], list) for process in range(3)] == [True] * 3, found
-    close(found.values())
+    close(list(found.values()))

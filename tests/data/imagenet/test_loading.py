@@ -125,7 +125,7 @@ class Exhausting:
     def name(self, index: int) -> str:
         return str(index)
 
-    def read(self, index: int) -> bytes:
+    def read(self, index: int) -> tuple[bytes, int]:
         raise MemoryError
 
 
