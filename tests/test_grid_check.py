@@ -205,7 +205,8 @@ def test_a_key_that_changes_nothing_is_told_once(data):
 @pytest.mark.parametrize("n_devices", [0, 3, 16])
 def test_devices_of_another_machine_are_checked_against_the_batch(data, n_devices):
     (line,) = told(f"  devices: [{n_devices}]\n", "", data, is_remote=True)
-    assert line.startswith("2: devices: 8 images of a batch cannot be shared out among ")
+    told_of = f"8 images of a batch cannot be shared out among {n_devices} "
+    assert line.startswith(f"2: devices: {told_of}")
     assert told("  devices: [2]\n", "", data, is_remote=True) == []
 
 

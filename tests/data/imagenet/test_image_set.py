@@ -139,11 +139,11 @@ def test_a_folder_is_named_however_it_is_reached(image_folder, monkeypatch):
 
 
 def test_of_a_prepared_set_the_split_for_validation_is_taken_in_the_size_asked_for(tmp_path):
-    splits = {"train": "train", "test": "val", "validation": "val"}
-    made = {name: examples(split) for name, split in splits.items()} | {"test": examples("val")[:2]}
+    train, validation = examples("train"), examples("val")
+    made = {"train": train, "test": validation[:2], "validation": validation}
     found = open_image_set("tiny_imagenet", write_tfds(tmp_path, made), image_size=16)
     assert found.image_shape == (16, 16, 3)
-    assert len(found.validation) == len(examples("val"))
+    assert len(found.validation) == len(validation)
 
 
 def test_another_number_of_images_is_another_set(tmp_path):

@@ -103,3 +103,11 @@ def test_the_share_of_unreadable_images_is_of_those_of_a_process(damaged_folder)
             told.append(str(error))
     assert told
     assert all("of 12 images cannot be read" in each for each in told)
+
+
+def test_a_pipeline_begins_at_the_epoch_and_step_that_are_asked_for(image_folder):
+    source = find_images(image_folder / "train")
+    with train(
+        source, batch_size=8, image_size=16, seed=0, epoch=1, step=2, n_workers=0
+    ) as batches:
+        assert batches.position == (1, 2)
