@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsemlp import InputError, parse_block
-from sparsemlp.augment import Augmentation
 from sparsemlp.blocks import format_block
-from sparsemlp.forward_backward import loss_and_gradients
+from sparsemlp.distributed.parallel import data_mesh
 from sparsemlp.mask_trees import select_masks
-from sparsemlp.optimizer import adam_with_l2
-from sparsemlp.parallel import data_mesh
 from sparsemlp.rules import BlockMasking, check_backward
-from sparsemlp.train_state import Program
+from sparsemlp.train.augment import Augmentation
+from sparsemlp.train.forward_backward import loss_and_gradients
+from sparsemlp.train.optimizer import adam_with_l2
+from sparsemlp.train.train_state import Program
 
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _SHAPE = re.compile(r"\b(pred|[subf]+\d+)\[([\d,]*)\]")

@@ -24,8 +24,8 @@ from part import run_part
 from rich.console import Console
 
 from sparsemlp import InputError
-from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json
+from sparsemlp.runs.environment import describe_environment
 
 N_FIRST = 12
 """Points that come before PyTorch and the training steps, where there is time for them."""

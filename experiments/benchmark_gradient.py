@@ -16,9 +16,9 @@ from timing import Contender, describe_machine, repeated, steps_in_a_turn, take_
 from pallas_kernels import dense
 from sparsemlp import GradientPruning, InputError, sparse_linear
 from sparsemlp.engines import check_engine, choose_unmasked
-from sparsemlp.environment import describe_environment
 from sparsemlp.gradient_pruning import check_groups, prune_gradient, pruned_input_gradient
 from sparsemlp.rules import parse_gradient
+from sparsemlp.runs.environment import describe_environment
 
 
 @dataclasses.dataclass(frozen=True)

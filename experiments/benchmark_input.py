@@ -22,7 +22,7 @@ from sparsemlp.data.imagenet.batch_plan import BatchPlan
 from sparsemlp.data.imagenet.folder import FolderSource, find_images
 from sparsemlp.data.imagenet.loading import Loader
 from sparsemlp.data.imagenet.workers import require_grain
-from sparsemlp.environment import describe_environment
+from sparsemlp.runs.environment import describe_environment
 
 _BATCHES_IN_A_TURN = 4
 

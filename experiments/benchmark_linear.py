@@ -25,9 +25,9 @@ from timing import (
 
 from sparsemlp import select_blocks
 from sparsemlp.blocks import format_block
-from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json
 from sparsemlp.rules import Backward, check_backward
+from sparsemlp.runs.environment import describe_environment
 
 
 def measure_linear(options: Annotated[Linear, tyro.conf.arg(name="")]) -> None:

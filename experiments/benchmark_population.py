@@ -11,16 +11,16 @@ from benchmark_step import jax_steps, random_images
 from timing import Contender, print_table, take_turns
 
 from sparsemlp import InputError
-from sparsemlp.config import Config
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.program import build_program
+from sparsemlp.configuration.settings import resolve
 from sparsemlp.data import ImageDataset
-from sparsemlp.population_program import (
+from sparsemlp.populations.population_program import (
     population_of,
     population_orders,
     population_states,
     train_population_steps,
 )
-from sparsemlp.program import build_program
-from sparsemlp.settings import resolve
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,10 +17,10 @@ from pallas_kernels.layout import list_columns, list_rows
 from sparsemlp import BlockMasking, InputError, ResMLP, parse_block, presets, select_masks
 from sparsemlp.blocks import matrix_shape
 from sparsemlp.engines import check_engine
-from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record, write_json
 from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.plan import masked_kernels
+from sparsemlp.runs.environment import describe_environment
 from sparsemlp.selection import block_scores
 
 _TOLERANCE = 1e-5

@@ -15,13 +15,13 @@ from timing import Contender, print_table, take_turns
 
 from pallas_kernels import ENGINES, SparseLayer
 from sparsemlp import InputError, parse_block
-from sparsemlp.config import Config
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.program import build_program
+from sparsemlp.configuration.settings import resolve
 from sparsemlp.data import ImageDataset
 from sparsemlp.options import cli
-from sparsemlp.program import build_program
-from sparsemlp.settings import resolve
-from sparsemlp.train_state import initial_state
-from sparsemlp.training import train_steps
+from sparsemlp.train.train_state import initial_state
+from sparsemlp.train.training import train_steps
 
 
 @dataclasses.dataclass(frozen=True)

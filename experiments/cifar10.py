@@ -18,7 +18,7 @@ dense epoch with evaluation and 9 s a masked one; after 200 epochs, seed 0, 68.0
 
 import sys
 
-from sparsemlp.command_line import main
+from sparsemlp.runs.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main(__doc__))

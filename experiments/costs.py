@@ -35,9 +35,10 @@ from rich.console import Console
 from rich.table import Table
 from scaling_costs import Scaling, write_scaling
 
-from sparsemlp import InputError, costs, parse_block, parse_model
+from sparsemlp import InputError, parse_block, parse_model
 from sparsemlp.blocks import Block, check_ratio, format_block
-from sparsemlp.costs import KINDS, Masking, Run, Shapes
+from sparsemlp.cost_models import costs
+from sparsemlp.cost_models.costs import KINDS, Masking, Run, Shapes
 from sparsemlp.engines import check_engine
 from sparsemlp.errors import SaveError
 from sparsemlp.options import cli, open_default

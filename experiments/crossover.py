@@ -37,10 +37,10 @@ from pallas_kernels import Cpu, Phase
 from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import Block, divides, format_block, n_kept_blocks
-from sparsemlp.environment import describe_environment
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_whole
 from sparsemlp.options import cli, open_default
+from sparsemlp.runs.environment import describe_environment
 
 MARGIN = 0.97
 """Native pays where it takes at most this share of dense's time."""

@@ -20,7 +20,7 @@ from sparsemlp.blocks import check_ratio, format_block, parse_block
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import Chosen, Drawing, draw_figures, save
 from sparsemlp.options import cli, open_default
-from sparsemlp.study import read_study
+from sparsemlp.studies.study import read_study
 
 
 def write_figures(

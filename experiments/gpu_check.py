@@ -25,8 +25,8 @@ from sparsemlp import InputError
 from sparsemlp.blocks import format_block
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record
-from sparsemlp.history import History
 from sparsemlp.options import cli
+from sparsemlp.runs.history import History
 
 _N_COMPILERS = 8
 _LONGEST = 40.0

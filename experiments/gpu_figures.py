@@ -21,8 +21,8 @@ from sparsemlp.errors import SaveError
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS
 from sparsemlp.files import Record
-from sparsemlp.history import History
 from sparsemlp.options import cli
+from sparsemlp.runs.history import History
 
 _MARKERS = {"forward": "o", "input_gradient": "s", "kernel_gradient": "^"}
 

@@ -23,8 +23,8 @@ from sparsemlp import InputError
 from sparsemlp.blocks import Block
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record
-from sparsemlp.history import History
 from sparsemlp.options import cli
+from sparsemlp.runs.history import History
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
 
 from pallas_kernels import Engine
 from sparsemlp.files import Record
-from sparsemlp.history import History
+from sparsemlp.runs.history import History
 
 _LONGEST = 60.0
 """Seconds that a contender may take to run once, or all of them to be timed."""

@@ -20,8 +20,8 @@ from sparsemlp import InputError
 from sparsemlp.blocks import format_block
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_whole
-from sparsemlp.history import History
 from sparsemlp.options import cli
+from sparsemlp.runs.history import History
 
 _PEER = "PyTorch BSR"
 TRIAL = "no measurement: a trial of the program with tiny shapes and interpreted kernels"

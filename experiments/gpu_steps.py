@@ -37,10 +37,10 @@ from sparsemlp import (
 )
 from sparsemlp.errors import SaveError
 from sparsemlp.files import Record, write_json
-from sparsemlp.losses import cross_entropy
 from sparsemlp.mask_trees import flatten_masks
 from sparsemlp.options import cli
 from sparsemlp.plan import Plan
+from sparsemlp.train.losses import cross_entropy
 
 RATIO = 0.8
 _TURN_SECONDS = 0.1

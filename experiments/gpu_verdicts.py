@@ -11,7 +11,7 @@ from watch import ENDED
 from pallas_kernels import Engine
 from sparsemlp.blocks import Block, format_block
 from sparsemlp.files import Record
-from sparsemlp.history import History
+from sparsemlp.runs.history import History
 
 _LONGEST = 150.0
 """Seconds that a process may take that compares an engine with the reference."""

@@ -17,8 +17,8 @@ Everything goes to a new folder under runs/; a run that was interrupted goes on 
 
 import sys
 
-from sparsemlp.command_line import main
-from sparsemlp.config import Config
+from sparsemlp.configuration.config import Config
+from sparsemlp.runs.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, defaults=Config(model="resmlp_imagenet", dataset="imagenet2012")))

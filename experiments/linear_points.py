@@ -9,8 +9,8 @@ from typing import Annotated, get_args
 from pallas_kernels import Phase, SparseLayer
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import block_grid, check_ratio, format_block, n_kept_blocks
+from sparsemlp.configuration.option_ranges import Precision
 from sparsemlp.engines import choose_engine
-from sparsemlp.option_ranges import Precision
 from sparsemlp.options import open_default
 
 _SHAPES, _RATIOS = ("64x256", "384x1536", "768x3072"), (0.5, 0.8, 0.9)

@@ -11,8 +11,8 @@ from counters import count_traffic, measure_energy, this_python, why_no_energy, 
 from one_step import OneStep, steps
 
 from sparsemlp.blocks import Block, format_block
-from sparsemlp.config import Config
-from sparsemlp.costs import Run, Shapes
+from sparsemlp.configuration.config import Config
+from sparsemlp.cost_models.costs import Run, Shapes
 
 Rows = list[list[float]]
 

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsemlp import BlockMasking, Plan, ResMLP, ResNet9
-from sparsemlp.augment import Augmentation
-from sparsemlp.forward_backward import loss_and_gradients
-from sparsemlp.losses import cross_entropy
 from sparsemlp.mask_trees import select_masks
-from sparsemlp.optimizer import adam_with_l2
-from sparsemlp.train_state import Program, initial_state
+from sparsemlp.train.augment import Augmentation
+from sparsemlp.train.forward_backward import loss_and_gradients
+from sparsemlp.train.losses import cross_entropy
+from sparsemlp.train.optimizer import adam_with_l2
+from sparsemlp.train.train_state import Program, initial_state
 
 _DECAY = 0.999
 _MASKING = BlockMasking((32, 32), 0.8)
@@ -30,7 +30,7 @@ _MASKING = BlockMasking((32, 32), 0.8)
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Options of a training run, as in `sparsemlp.config.Config`."""
+    """Options of a training run, as in `sparsemlp.configuration.config.Config`."""
 
     remat: bool = False
     accumulate: int = 1

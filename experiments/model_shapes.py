@@ -7,7 +7,7 @@ from typing import Any
 import sparsemlp
 from sparsemlp import InputError
 from sparsemlp.blocks import Block, divides, why_indivisible
-from sparsemlp.costs import KINDS, Shapes
+from sparsemlp.cost_models.costs import KINDS, Shapes
 
 MODELS = {
     model.__name__: model

@@ -21,13 +21,13 @@ import numpy as np
 import tyro
 
 from sparsemlp import InputError
-from sparsemlp.config import Config
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.program import build_program
+from sparsemlp.configuration.settings import resolve
 from sparsemlp.data import ImageDataset
 from sparsemlp.options import cli
-from sparsemlp.program import build_program
-from sparsemlp.settings import resolve
-from sparsemlp.train_state import initial_state
-from sparsemlp.training import train_steps
+from sparsemlp.train.train_state import initial_state
+from sparsemlp.train.training import train_steps
 
 _IN_A_CALL = 10
 """Steps that one call makes at most."""

@@ -19,8 +19,8 @@ from sparsemlp.blocks import check_ratio, format_block, parse_block
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import Chosen, Drawing, draw_figures, render, save
 from sparsemlp.options import cli, open_default
-from sparsemlp.report import CSV_NAME, JSON_NAME, Picture, write_report
-from sparsemlp.study import read_study
+from sparsemlp.reports.report import CSV_NAME, JSON_NAME, Picture, write_report
+from sparsemlp.studies.study import read_study
 
 
 def report(

@@ -7,11 +7,11 @@ from rich.console import Console
 from scaling_options import Scaling, cluster_of, masks_in_words, model_of
 
 from sparsemlp import InputError
+from sparsemlp.cost_models.scaling import Cluster
+from sparsemlp.cost_models.scaling_points import ScalingPoint, scaling_points, strong, weak
 from sparsemlp.figures import save
 from sparsemlp.figures.speed_up import draw_scaling, name_variant
 from sparsemlp.figures.style import look
-from sparsemlp.scaling import Cluster
-from sparsemlp.scaling_points import ScalingPoint, scaling_points, strong, weak
 
 COLUMNS = (
     "scaling",

@@ -10,10 +10,10 @@ from model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside
 
 from sparsemlp import InputError, parse_block, parse_model
 from sparsemlp.blocks import check_ratio
-from sparsemlp.costs import KINDS, Masking, Shapes
-from sparsemlp.hardware import DEVICES, LINKS, Device, Link
+from sparsemlp.cost_models.costs import KINDS, Masking, Shapes
+from sparsemlp.cost_models.hardware import DEVICES, LINKS, Device, Link
+from sparsemlp.cost_models.scaling import Cluster
 from sparsemlp.plan import masking_for
-from sparsemlp.scaling import Cluster
 
 
 @dataclasses.dataclass(frozen=True)

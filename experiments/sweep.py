@@ -18,14 +18,14 @@ from typing import Annotated
 
 import tyro
 
-from sparsemlp.exit_codes import exit_code
-from sparsemlp.grid import Launcher, read_grid
-from sparsemlp.grouping import chooses_population
 from sparsemlp.options import cli, open_default
-from sparsemlp.run_names import safe_name
-from sparsemlp.slurm import submit_sweep, tell_scripts
-from sparsemlp.sweep import tell_plan, train_sweep
-from sparsemlp.sweep_folder import SweepFolder
+from sparsemlp.populations.grouping import chooses_population
+from sparsemlp.runs.exit_codes import exit_code
+from sparsemlp.runs.run_names import safe_name
+from sparsemlp.sweeps.grid import Launcher, read_grid
+from sparsemlp.sweeps.slurm import submit_sweep, tell_scripts
+from sparsemlp.sweeps.sweep import tell_plan, train_sweep
+from sparsemlp.sweeps.sweep_folder import SweepFolder
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from pallas_kernels.cpu import library
 from pallas_kernels.cpu.build import BuildError
-from sparsemlp.environment import describe_environment
 from sparsemlp.files import Record
+from sparsemlp.runs.environment import describe_environment
 
 Contender = Callable[[int], object]
 """Does so many steps and waits for the result."""

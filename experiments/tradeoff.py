@@ -21,18 +21,18 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsemlp import InputError
-from sparsemlp.config import Config
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.program import build_program
+from sparsemlp.configuration.settings import Settings
 from sparsemlp.data import ImageDataset, LabelledImages, load_images
 from sparsemlp.errors import SaveError
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS, MARKERS, look
-from sparsemlp.labels import Labels
 from sparsemlp.options import cli
-from sparsemlp.program import build_program
-from sparsemlp.settings import Settings
-from sparsemlp.study_run import StudyRun, read_run
-from sparsemlp.train_state import initial_state
-from sparsemlp.training import train_step
+from sparsemlp.studies.labels import Labels
+from sparsemlp.studies.study_run import StudyRun, read_run
+from sparsemlp.train.train_state import initial_state
+from sparsemlp.train.training import train_step
 
 _ZEROS = {"cifar10": (32, 32, 3)}
 """Data sets whose images need not be read: memory depends on shapes alone."""

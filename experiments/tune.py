@@ -32,9 +32,9 @@ from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block
-from sparsemlp.environment import describe_environment
 from sparsemlp.errors import SaveError
 from sparsemlp.options import cli, open_default
+from sparsemlp.runs.environment import describe_environment
 
 _LONGEST = 120.0
 """Seconds that a configuration may take to be compared, or all of them to be timed."""

@@ -18,7 +18,7 @@ class TuningTable:
 
     Args:
       path: the file; made with the first entry.
-      environment: of `sparsemlp.environment.describe_environment`.
+      environment: of `sparsemlp.runs.environment.describe_environment`.
       is_measured: whether times mean something; kernels that are interpreted have none.
 
     Raises:

@@ -13,8 +13,9 @@ from typing import Any
 import benchmark_exchange
 from benchmark_exchange import Exchange, exchanged_bytes
 
-from sparsemlp import resmlp_cifar10, step_costs
-from sparsemlp.costs import KINDS, Shapes
+from sparsemlp import resmlp_cifar10
+from sparsemlp.cost_models import step_costs
+from sparsemlp.cost_models.costs import KINDS, Shapes
 from sparsemlp.rules import BlockMasking, check_backward
 
 BLOCK, RATIO = (4, 8), 0.6

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = "import sys; from sparsemlp.command_line import main; sys.exit(main('A test.'))"
+PROGRAM = "import sys; from sparsemlp.runs.command_line import main; sys.exit(main('A test.'))"
 
 
 def free_port() -> int:

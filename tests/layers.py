@@ -1,4 +1,21 @@
-"""The order of the modules of sparsemlp: who may import whom."""
+"""The order of the folders and of the modules of sparsemlp: who may import whom."""
+
+FOLDERS = (
+    "sparsemlp",
+    "data",
+    "cost_models",
+    "distributed",
+    "checkpoints",
+    "train",
+    "configuration",
+    "runs",
+    "populations",
+    "sweeps",
+    "studies",
+    "figures",
+    "reports",
+)
+"""A folder of sparsemlp may import those before it; the first is the method itself."""
 
 LAYERS = (
     ("errors", "image_mixing"),
@@ -93,7 +110,7 @@ LAYERS = (
     ("slurm",),
     ("__init__",),
 )
-"""A module of sparsemlp may import those of the layers before its own; `data` is one concept."""
+"""A module may import those of the layers before its own; all of `data` and of `figures` is one."""
 
 LEAVES = {
     "data": {"errors", "paths"},

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
+from sparsemlp.configuration.program import build_program
+from sparsemlp.distributed.parallel import replicate
 from sparsemlp.mask_trees import flatten_masks, select_masks
-from sparsemlp.parallel import replicate
-from sparsemlp.program import build_program
 from sparsemlp.schedule import MASKED
-from sparsemlp.train_state import initial_state, no_totals
-from sparsemlp.trainer import Trainer
+from sparsemlp.train.train_state import initial_state, no_totals
+from sparsemlp.train.trainer import Trainer
 
 N_STEPS = 20
 

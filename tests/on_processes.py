@@ -14,9 +14,9 @@ import numpy as np
 import on_devices
 import tiny
 
-from sparsemlp import processes
-from sparsemlp.parallel import data_mesh, replicate_first
-from sparsemlp.place import Place
+from sparsemlp.distributed import processes
+from sparsemlp.distributed.parallel import data_mesh, replicate_first
+from sparsemlp.distributed.place import Place
 
 
 def arrived() -> bool:

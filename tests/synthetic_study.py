@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 from sparsemlp.blocks import block_grid, n_kept_blocks, parse_block
-from sparsemlp.config import Config
-from sparsemlp.config_file import to_json
-from sparsemlp.costs import KINDS, Shapes
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.config_file import to_json
+from sparsemlp.configuration.settings import Settings, resolve
+from sparsemlp.cost_models.costs import KINDS, Shapes
 from sparsemlp.files import encode
-from sparsemlp.settings import Settings, resolve
-from sparsemlp.study import Study, read_study
+from sparsemlp.studies.study import Study, read_study
 
 SOURCE = "cifar10 (synthetic numbers, nothing was trained)"
 SIDES = (2, 4, 8, 16, 32, 64)

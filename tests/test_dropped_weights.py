@@ -11,7 +11,7 @@ from one_kernel import PATH, PLAN, parameters, with_norms
 
 from sparsemlp.dropped_weights import decay_dropped, reset_returned
 from sparsemlp.mask_trees import flatten_masks, select_masks
-from sparsemlp.optimizer import adam_with_l2
+from sparsemlp.train.optimizer import adam_with_l2
 
 select = jax.jit(functools.partial(select_masks, plan=PLAN))
 

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from layers import LAYERS, LEAVES
+from layers import FOLDERS, LAYERS, LEAVES
 
 import sparsemlp
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("pallas_kernels", "sparsemlp", "experiments")
 """A package may import those before it."""
+
+ONE_CONCEPT = ("data", "figures")
+"""Folders of sparsemlp whose modules have one place in the layers together."""
 
 Graph = Mapping[str, set[str]]
 
@@ -55,10 +58,21 @@ def arrows(graph: Graph) -> Iterator[tuple[str, str]]:
     return ((source, target) for source, targets in graph.items() for target in sorted(targets))
 
 
+def folder(module: str) -> str | None:
+    """The folder of sparsemlp that a module lies in, None if it is of another package."""
+    package, *rest = module.split(".")
+    if package != "sparsemlp":
+        return None
+    return rest[0] if len(rest) > 1 else package
+
+
 def concept(module: str) -> str | None:
-    """The concept of sparsemlp that a module belongs to, None if it is of another package."""
-    package, _, rest = module.partition(".")
-    return rest.split(".")[0] if package == "sparsemlp" else None
+    """The concept of sparsemlp that a module is, None where it has none of its own."""
+    own = folder(module)
+    if own is None or own in ONE_CONCEPT:
+        return own
+    name = module.split(".")[-1]
+    return None if own != "sparsemlp" and name == "__init__" else name
 
 
 def between_packages_uphill(graph: Graph) -> list[str]:
@@ -80,6 +94,17 @@ def inside_sparsemlp_uphill(graph: Graph) -> list[str]:
         if rank[below] >= rank[above]:
             uphill.append(f"{source} -> {target}")
     return uphill
+
+
+def between_folders_uphill(graph: Graph) -> list[str]:
+    rank = {name: index for index, name in enumerate(FOLDERS)}
+    return [
+        f"{source} -> {target}"
+        for source, target in arrows(graph)
+        if (above := folder(source)) is not None
+        and (below := folder(target)) is not None
+        and rank[below] > rank[above]
+    ]
 
 
 def out_of_leaves(graph: Graph) -> list[str]:
@@ -137,6 +162,12 @@ def test_inside_sparsemlp_every_import_runs_downhill(graph):
     assert not inside_sparsemlp_uphill(graph)
 
 
+def test_every_folder_of_sparsemlp_has_a_place_and_imports_run_downhill(graph):
+    present = {name for module in graph if (name := folder(module))}
+    assert present == set(FOLDERS), "give each folder a place in FOLDERS, and each place a folder"
+    assert not between_folders_uphill(graph)
+
+
 def test_leaves_know_none_of_the_others(graph):
     assert not out_of_leaves(graph)
 
@@ -163,7 +194,8 @@ def test_every_public_name_can_be_imported():
 
 
 @pytest.mark.parametrize(
-    "package", ["sparsemlp", "sparsemlp/data", "sparsemlp/data/imagenet", "sparsemlp/figures"]
+    "package",
+    ["sparsemlp", "sparsemlp/data/imagenet", *(f"sparsemlp/{name}" for name in FOLDERS[1:])],
 )
 def test_the_init_of_a_package_only_hands_out_names(package):
     body = ast.parse((ROOT / package / "__init__.py").read_text()).body
@@ -186,9 +218,9 @@ def test_the_init_of_a_package_only_hands_out_names(package):
         ),
         (
             between_packages_uphill,
-            "sparsemlp.run",
+            "sparsemlp.runs.run",
             "import experiments.cifar10",
-            "sparsemlp.run -> experiments.cifar10",
+            "sparsemlp.runs.run -> experiments.cifar10",
         ),
         (
             inside_sparsemlp_uphill,
@@ -201,6 +233,12 @@ def test_the_init_of_a_package_only_hands_out_names(package):
             "sparsemlp.resmlp",
             "from sparsemlp import parse_model",
             "sparsemlp.resmlp -> sparsemlp.__init__",
+        ),
+        (
+            between_folders_uphill,
+            "sparsemlp.train.losses",
+            "from sparsemlp.runs.history import History",
+            "sparsemlp.train.losses -> sparsemlp.runs.history",
         ),
         (
             out_of_leaves,

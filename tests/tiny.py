@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from sparsemlp.checkpoint import Checkpoints, Restored
-from sparsemlp.command_line import main
-from sparsemlp.config import Config
-from sparsemlp.config_file import from_json
+from sparsemlp.checkpoints.checkpoint import Checkpoints, Restored
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.config_file import from_json
+from sparsemlp.configuration.program import build_program
+from sparsemlp.configuration.settings import Settings, resolve
 from sparsemlp.data import ImageDataset, load_dataset
 from sparsemlp.data.dataset import channel_statistics
-from sparsemlp.program import build_program
-from sparsemlp.progress import Reporter
-from sparsemlp.settings import Settings, resolve
-from sparsemlp.train_state import initial_state
+from sparsemlp.runs.command_line import main
+from sparsemlp.runs.progress import Reporter
+from sparsemlp.train.train_state import initial_state
 
 N_TRAIN, N_TEST, N_CLASSES, BATCH = 44, 20, 10, 8
 STEPS_PER_EPOCH = 6
@@ -108,7 +108,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], Any]) 
             act()
 
     monkeypatch.setattr(Reporter, "steps", steps)
-    monkeypatch.setattr("sparsemlp.run._CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("sparsemlp.runs.run._CHUNK_SECONDS", 0.0)
 
 
 def records(out: Path) -> list[dict[str, Any]]:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
-from sparsemlp.augment import normalize
-from sparsemlp.evaluation import evaluation_batches
+from sparsemlp.configuration.program import build_program
 from sparsemlp.mask_trees import select_masks
-from sparsemlp.program import build_program
-from sparsemlp.train_state import Program, TrainState, epoch_order
-from sparsemlp.training import train_steps
+from sparsemlp.train.augment import normalize
+from sparsemlp.train.evaluation import evaluation_batches
+from sparsemlp.train.train_state import Program, TrainState, epoch_order
+from sparsemlp.train.training import train_steps
 
 DATA = tiny.dataset()
 RATE = 0.03

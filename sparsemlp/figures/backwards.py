@@ -22,9 +22,9 @@ from sparsemlp.figures.style import (
     percent_axis,
     sort_blocks,
 )
-from sparsemlp.labels import Labels
-from sparsemlp.seeds import Seeds, by_seed
-from sparsemlp.study import Study
+from sparsemlp.studies.labels import Labels
+from sparsemlp.studies.seeds import Seeds, by_seed
+from sparsemlp.studies.study import Study
 
 _ROW_CHARACTERS = 30
 """Of a line of a row's name, beside a panel."""

@@ -6,7 +6,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.figures import backwards, epochs, families, heat_maps, kept_blocks, pareto, ratios
 from sparsemlp.figures.drawing import Chosen, Draw, Drawing, NothingToDrawError
 from sparsemlp.figures.style import look
-from sparsemlp.study import Study
+from sparsemlp.studies.study import Study
 
 FIGURES: dict[str, Draw] = {
     "accuracy": epochs.accuracy,

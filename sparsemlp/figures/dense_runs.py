@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from sparsemlp.config import CHANGEABLE
-from sparsemlp.labels import Labels
-from sparsemlp.mask_options import NEED_A_MASK
-from sparsemlp.seeds import Seeds, by_seed
-from sparsemlp.settings import model_and_plan
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.configuration.config import CHANGEABLE
+from sparsemlp.configuration.mask_options import NEED_A_MASK
+from sparsemlp.configuration.settings import model_and_plan
+from sparsemlp.studies.labels import Labels
+from sparsemlp.studies.seeds import Seeds, by_seed
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 _OWN = frozenset(
     {

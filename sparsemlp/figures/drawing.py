@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from matplotlib.figure import Figure
 
-from sparsemlp.study import Study
+from sparsemlp.studies.study import Study
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -18,10 +18,10 @@ from sparsemlp.figures.style import (
     name_backward,
     percent_axis,
 )
-from sparsemlp.labels import Labels
-from sparsemlp.seeds import Seeds, by_seed, percent
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.studies.labels import Labels
+from sparsemlp.studies.seeds import Seeds, by_seed, percent
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 
 def accuracy(study: Study, chosen: Chosen) -> Iterator[Drawing]:

@@ -34,10 +34,10 @@ from sparsemlp.figures.style import (
     order_backwards,
     shades,
 )
-from sparsemlp.labels import Labels
-from sparsemlp.seeds import Seeds, by_seed
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.studies.labels import Labels
+from sparsemlp.studies.seeds import Seeds, by_seed
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 _FEW_EPOCHS = 3
 """Below so many a line has markers: of one epoch there would be nothing to see."""

@@ -22,10 +22,10 @@ from sparsemlp.figures.style import (
     order_backwards,
     sort_blocks,
 )
-from sparsemlp.run_costs import run_costs
-from sparsemlp.seeds import by_seed, percent, statistics
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.studies.run_costs import run_costs
+from sparsemlp.studies.seeds import by_seed, percent, statistics
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 _CHARACTERS = 11
 """Of a title, in an inch."""

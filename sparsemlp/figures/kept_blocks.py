@@ -9,13 +9,13 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from sparsemlp.costs import KINDS
+from sparsemlp.cost_models.costs import KINDS
 from sparsemlp.errors import InputError
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.style import SEQUENCE, WIDTH, name_backward, order_backwards
-from sparsemlp.mask_activity import read_mask_activity
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.runs.mask_activity import read_mask_activity
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 _MOST_CELLS = 2048
 """Above that a map is an image inside the vector file."""

@@ -21,10 +21,10 @@ from sparsemlp.figures.style import (
     name_backward,
     percent_axis,
 )
-from sparsemlp.run_costs import run_costs
-from sparsemlp.seeds import by_seed, percent, setting_of
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.studies.run_costs import run_costs
+from sparsemlp.studies.seeds import by_seed, percent, setting_of
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 _APART = 0.05
 """Of the cost axis: of runs of the front that are nearer only the most accurate has a number."""

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from matplotlib.figure import Figure
 
-from sparsemlp import costs
 from sparsemlp.blocks import parse_block
-from sparsemlp.costs import Masking
+from sparsemlp.cost_models import costs
+from sparsemlp.cost_models.costs import Masking
 from sparsemlp.figures.drawing import ONE_MASK, Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.style import COLORS, DASHES, MARKERS, WIDTH, sort_blocks
-from sparsemlp.run_costs import dropped_share, is_constant, masking_of, shapes_of
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.studies.run_costs import dropped_share, is_constant, masking_of, shapes_of
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 _THESIS_BLOCKS = ("2x2", "32x32", "64x64")
 _RATIOS = np.arange(0, 1, 0.005)

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sparsemlp.figures.style import BACKWARDS, COLORS, DASHES, DENSE_MODEL, NO_MASK, Look
-from sparsemlp.seeds import Seeds
-from sparsemlp.study import Study
-from sparsemlp.study_run import StudyRun
+from sparsemlp.studies.seeds import Seeds
+from sparsemlp.studies.study import Study
+from sparsemlp.studies.study_run import StudyRun
 
 LINE_COLORS = tuple(color for color in COLORS if color != DENSE_MODEL.color)
 """Of lines that are not the dense model's."""

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from sparsemlp.cost_models.scaling_points import ScalingPoint
 from sparsemlp.figures.drawing import Drawing
 from sparsemlp.figures.style import BACKWARDS, COLORS, MUTED, WIDTH, Look, name_backward
-from sparsemlp.scaling_points import ScalingPoint
 
 _LOOKS = {
     "masked_fused": Look(COLORS[5], "-", "D"),

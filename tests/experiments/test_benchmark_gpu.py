@@ -15,7 +15,7 @@ from benchmark_gpu import Gpu, measure_gpu
 from gpu_budget import Budget
 
 from sparsemlp import InputError
-from sparsemlp.history import History
+from sparsemlp.runs.history import History
 
 WHOLE, CUT_SHORT = 8.0, 1e-6
 """Minutes: the time for all, and for no product and no training step."""

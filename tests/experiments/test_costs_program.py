@@ -8,7 +8,7 @@ import costs as program
 import pytest
 
 from sparsemlp import InputError
-from sparsemlp.costs import KINDS, Run, Shapes, loaded_elements, movement_bytes
+from sparsemlp.cost_models.costs import KINDS, Run, Shapes, loaded_elements, movement_bytes
 
 
 def read(path: Path) -> list[list[str]]:

@@ -12,7 +12,7 @@ from watch import DeviceLostError
 from pallas_kernels import Mosaic, Reference, Triton
 from pallas_kernels.mosaic.launch import SHARED_MEMORY_BYTES
 from pallas_kernels.mosaic.product_tiles import tiles_of
-from sparsemlp.history import History
+from sparsemlp.runs.history import History
 
 POINT = Point((64, 64), (32, 32), 0.5, 24, "float32")
 

@@ -9,7 +9,7 @@ import pytest
 from test_gpu_report import write_results
 
 from sparsemlp import InputError
-from sparsemlp.history import History
+from sparsemlp.runs.history import History
 
 
 def test_every_product_is_a_point_and_the_roof_is_the_measured_one(tmp_path: Path):

@@ -12,7 +12,7 @@ from gpu_points import Point
 from watch import AtWork, DeviceLostError
 
 from pallas_kernels import Reference
-from sparsemlp.history import History
+from sparsemlp.runs.history import History
 
 POINTS = [Point((64, 64), (32, 32), ratio, 24, "float32") for ratio in (0.5, 0.25)]
 ENGINES: dict[str, Any] = {"good": Reference(), "bad": Reference()}

@@ -10,7 +10,7 @@ from gpu_points import Point
 from gpu_verdicts import compare_engines, verdict_against
 
 from pallas_kernels import Reference
-from sparsemlp.history import History
+from sparsemlp.runs.history import History
 
 POINTS = [Point((64, 64), (side, side), 0.5, 24, "float32") for side in (32, 16)]
 ENGINES: dict[str, Any] = {"it": Reference()}

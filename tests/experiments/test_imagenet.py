@@ -14,8 +14,8 @@ import tiny
 import tiny_stream
 from tiny_images import examples, write_folder, write_tfds
 
-from sparsemlp.command_line import main
-from sparsemlp.config import Config
+from sparsemlp.configuration.config import Config
+from sparsemlp.runs.command_line import main
 
 compilation_cache = tiny.compilation_cache
 PROGRAM = Path(__file__).parents[2] / "experiments" / "imagenet.py"
@@ -134,7 +134,7 @@ def test_the_program_trains_by_default_what_the_thesis_trained(monkeypatch: pyte
         found.append(defaults)
         return 0
 
-    monkeypatch.setattr("sparsemlp.command_line.main", note)
+    monkeypatch.setattr("sparsemlp.runs.command_line.main", note)
     with pytest.raises(SystemExit) as ended:
         exec(compile(PROGRAM.read_text(), PROGRAM, "exec"), {"__name__": "__main__"})
     assert ended.value.code == 0

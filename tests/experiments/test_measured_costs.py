@@ -8,7 +8,7 @@ import pytest
 from counters import Traffic
 
 from sparsemlp import InputError
-from sparsemlp.costs import Run, Shapes
+from sparsemlp.cost_models.costs import Run, Shapes
 
 TINY = Shapes(image_size=8, patch_size=4, dim=8, depth=1, expansion=2)
 

@@ -4,7 +4,7 @@ import pytest
 from model_shapes import MODELS, check_blocks, masked_kinds, model_shapes
 
 from sparsemlp import InputError
-from sparsemlp.costs import KINDS, Shapes
+from sparsemlp.cost_models.costs import KINDS, Shapes
 
 
 def test_sizes_are_the_presets_and_can_be_changed():

@@ -10,10 +10,10 @@ from scaling_costs import COLUMNS, summary, write_scaling
 from scaling_options import Scaling
 
 from sparsemlp import InputError
-from sparsemlp.costs import KINDS, Shapes
-from sparsemlp.hardware import DEVICES, LINKS
-from sparsemlp.scaling import Cluster
-from sparsemlp.scaling_points import VARIANTS, scaling_points, strong
+from sparsemlp.cost_models.costs import KINDS, Shapes
+from sparsemlp.cost_models.hardware import DEVICES, LINKS
+from sparsemlp.cost_models.scaling import Cluster
+from sparsemlp.cost_models.scaling_points import VARIANTS, scaling_points, strong
 
 SMALL: dict[str, Any] = {"model": "resmlp_cifar10", "devices": (1, 8, 1024)}
 

@@ -7,8 +7,8 @@ import pytest
 from scaling_options import Scaling, cluster_of, model_of
 
 from sparsemlp import InputError
-from sparsemlp.costs import KINDS, Shapes
-from sparsemlp.hardware import DEVICES, LINKS
+from sparsemlp.cost_models.costs import KINDS, Shapes
+from sparsemlp.cost_models.hardware import DEVICES, LINKS
 
 
 def test_the_default_is_the_imagenet_model_on_published_hardware():

@@ -43,7 +43,7 @@ def test_a_sweep_killed_in_each_run_ends_as_runs_never_disturbed(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("sparsemlp.recorder.draw", lambda *_: None)
+    monkeypatch.setattr("sparsemlp.runs.recorder.draw", lambda *_: None)
     out = tmp_path / "out"
     env = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(tiny.compilation_folder(tmp_path_factory)),

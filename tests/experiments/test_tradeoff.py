@@ -11,10 +11,10 @@ from PIL import Image
 from tradeoff import Point, name_runs, plan_run, tradeoff_figure
 
 from sparsemlp import InputError
-from sparsemlp.config import Config
-from sparsemlp.config_file import to_json
-from sparsemlp.history import History
-from sparsemlp.study_run import read_run
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.config_file import to_json
+from sparsemlp.runs.history import History
+from sparsemlp.studies.study_run import read_run
 
 DENSE = Config(dim=32, depth=1, batch_size=128, epochs=10)
 

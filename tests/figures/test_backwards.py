@@ -8,8 +8,8 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.backwards import backwards
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
-from sparsemlp.seeds import by_seed
-from sparsemlp.study import read_study
+from sparsemlp.studies.seeds import by_seed
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

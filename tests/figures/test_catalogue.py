@@ -7,7 +7,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.figures.catalogue import FIGURES, draw_figures
 from sparsemlp.figures.drawing import Chosen, Drawing
 from sparsemlp.figures.writing import render
-from sparsemlp.study import read_study
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

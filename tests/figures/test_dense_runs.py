@@ -3,7 +3,7 @@
 import synthetic_study as synthetic
 
 from sparsemlp.figures.dense_runs import dense_runs, dense_top1, named_dense_runs
-from sparsemlp.study import read_study
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

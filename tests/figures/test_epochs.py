@@ -9,8 +9,8 @@ import synthetic_study as synthetic
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.epochs import accuracy, curves
 from sparsemlp.figures.style import look
-from sparsemlp.history import History
-from sparsemlp.study import read_study
+from sparsemlp.runs.history import History
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

@@ -7,7 +7,7 @@ import synthetic_study as synthetic
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.families import accuracy_at_ratio, changed_blocks
 from sparsemlp.figures.style import DENSE_MODEL
-from sparsemlp.study import read_study
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

@@ -7,9 +7,9 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.heat_maps import heat_maps
-from sparsemlp.run_costs import run_costs
-from sparsemlp.seeds import by_seed
-from sparsemlp.study import read_study
+from sparsemlp.studies.run_costs import run_costs
+from sparsemlp.studies.seeds import by_seed
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

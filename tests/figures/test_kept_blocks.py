@@ -6,7 +6,7 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.kept_blocks import kept_blocks
-from sparsemlp.study import read_study
+from sparsemlp.studies.study import read_study
 
 RUN = synthetic.settings(block="1x8", ratio=0.5, epochs=3, mask_start_epoch=1)
 CHOSEN = Chosen("1x8", 0.5)

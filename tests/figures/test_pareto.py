@@ -8,8 +8,8 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.pareto import Point, front, loaded_weights, spread_out, step_time
-from sparsemlp.seeds import by_seed, percent
-from sparsemlp.study import read_study
+from sparsemlp.studies.seeds import by_seed, percent
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

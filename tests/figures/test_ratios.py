@@ -6,8 +6,8 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.ratios import flops, masked_elements
-from sparsemlp.run_costs import run_costs
-from sparsemlp.study import read_study
+from sparsemlp.studies.run_costs import run_costs
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

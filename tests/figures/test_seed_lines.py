@@ -13,9 +13,9 @@ from sparsemlp.figures.seed_lines import (
     over_seeds,
 )
 from sparsemlp.figures.style import BACKWARDS, DENSE_MODEL
-from sparsemlp.history import History
-from sparsemlp.seeds import by_seed
-from sparsemlp.study import read_study
+from sparsemlp.runs.history import History
+from sparsemlp.studies.seeds import by_seed
+from sparsemlp.studies.study import read_study
 
 small = synthetic.small
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from sparsemlp.costs import KINDS, Shapes
+from sparsemlp.cost_models.costs import KINDS, Shapes
+from sparsemlp.cost_models.hardware import DEVICES, LINKS
+from sparsemlp.cost_models.scaling import Cluster
+from sparsemlp.cost_models.scaling_points import VARIANTS, scaling_points, strong, variants_of, weak
 from sparsemlp.figures import render
 from sparsemlp.figures.speed_up import draw_scaling, name_variant
 from sparsemlp.figures.style import look
-from sparsemlp.hardware import DEVICES, LINKS
-from sparsemlp.scaling import Cluster
-from sparsemlp.scaling_points import VARIANTS, scaling_points, strong, variants_of, weak
 
 CLUSTER = Cluster(DEVICES["a100"], "tf32", LINKS["nvlink3"], LINKS["infiniband_hdr"])
 MASKING = dict.fromkeys(KINDS, ((32, 32), 0.8))

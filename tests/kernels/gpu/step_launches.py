@@ -69,11 +69,11 @@ def _main(path: Path) -> None:
     from jax.sharding import NamedSharding, PartitionSpec
     from one_step import random_images
 
-    from sparsemlp.config import Config
-    from sparsemlp.program import build_program
-    from sparsemlp.settings import resolve
-    from sparsemlp.train_state import initial_state
-    from sparsemlp.training import train_steps
+    from sparsemlp.configuration.config import Config
+    from sparsemlp.configuration.program import build_program
+    from sparsemlp.configuration.settings import resolve
+    from sparsemlp.train.train_state import initial_state
+    from sparsemlp.train.training import train_steps
 
     topology = topologies.get_topology_desc(
         platform="cuda", target_config=TARGETS["sm_90a"], topology="1x1x1"

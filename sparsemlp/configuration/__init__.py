@@ -1,0 +1,1 @@
+"""Options, what they default to, and the program that they make."""

@@ -1,0 +1,82 @@
+"""The range of every option of a run, and which options belong to another model."""
+
+import math
+from typing import Literal, get_args
+
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.recipes import RECIPES, recipe
+from sparsemlp.errors import InputError
+
+Precision = Literal["float32", "bfloat16"]
+Optimizer = Literal["adam", "adamw", "sgd"]
+Schedule = Literal["cosine", "triangular"]
+
+_LEAST = {
+    "epochs": 1,
+    "batch_size": 1,
+    "accumulate": 1,
+    "mask_start_epoch": 0,
+    "warmup_epochs": 0,
+    "patch_size": 1,
+    "dim": 1,
+    "depth": 1,
+    "expansion": 1,
+    "width": 1,
+}
+"""The least value of integers."""
+
+_NOT_NEGATIVE = ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every")
+_SHARES = {"drop_path": "", "ema": ": it is the share of the average that stays, 0 for no average"}
+"""Options in [0, 1), and what else is to be said of them."""
+
+
+def check_ranges(config: Config) -> None:
+    """Raises InputError for the first option of a resolved configuration that is out of its range.
+
+    Rules, masks, augmentation and engine are checked where they are read.
+    """
+    _check_names(config)
+    for name, least in _LEAST.items():
+        value = getattr(config, name)
+        if value is not None and value < least:
+            raise InputError(f"{flag(name)}={value} is too small: it must be at least {least}")
+    for name in _NOT_NEGATIVE:
+        value = getattr(config, name)
+        if not 0 <= value < math.inf:
+            raise InputError(f"{flag(name)}={value} must be a finite number, at least 0")
+    if config.layer_scale is not None and not math.isfinite(config.layer_scale):
+        raise InputError(f"--layer-scale={config.layer_scale} must be a finite number")
+    warmup, epochs = config.warmup_epochs or 0, config.epochs or 0
+    if warmup > epochs:
+        raise InputError(f"--warmup-epochs={warmup} is longer than --epochs={epochs}")
+    if not 0 <= config.seed < 2**32:
+        raise InputError(f"--seed={config.seed} is outside [0, 2**32)")
+    for name, meaning in _SHARES.items():
+        value = getattr(config, name)
+        if value is not None and not 0 <= value < 1:
+            raise InputError(f"{flag(name)}={value} is outside [0, 1){meaning}")
+    if config.model == "resnet9" and config.accumulate > 1:
+        raise InputError(
+            f"--accumulate={config.accumulate}: resnet9 normalises by the statistics of the images "
+            "that are computed at once, so that its numbers would change: leave --accumulate out"
+        )
+
+
+def _check_names(config: Config) -> None:
+    for name, kind in (("precision", Precision), ("optimizer", Optimizer), ("schedule", Schedule)):
+        if getattr(config, name) not in get_args(kind):
+            raise InputError(
+                f"{flag(name)}={getattr(config, name)} is unknown: choose one of "
+                f"{', '.join(get_args(kind))}"
+            )
+    own = recipe(config.model).architecture
+    for model, other in RECIPES.items():
+        for name in (*other.architecture, *(("config",) if model == "resmlp" else ())):
+            foreign = other.family != recipe(config.model).family and name not in own
+            if foreign and getattr(config, name) is not None:
+                raise InputError(f"{flag(name)} is an option of --model={model}: leave it out")
+
+
+def flag(name: str) -> str:
+    """An option as it stands on a command line."""
+    return "--" + name.replace("_", "-")

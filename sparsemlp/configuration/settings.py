@@ -1,0 +1,248 @@
+"""The values of a run: a configuration with every open default filled in, and checked.
+
+A stored run keeps these values, so that it can be repeated even if a default changes.
+"""
+
+import dataclasses
+from typing import Any
+
+from sparsemlp.blocks import format_block, parse_block
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.mask_options import check_mask_options, in_words
+from sparsemlp.configuration.option_ranges import check_ranges, flag
+from sparsemlp.configuration.recipes import recipe
+from sparsemlp.configuration.stream_options import (
+    check_left_to_pipeline,
+    check_stream_options,
+    stream_defaults,
+)
+from sparsemlp.engines import check_engine
+from sparsemlp.errors import InputError
+from sparsemlp.model_string import parse_model
+from sparsemlp.plan import Plan, all_rules
+from sparsemlp.rules import (
+    BlockMasking,
+    Rule,
+    check_backward,
+    parse_activation,
+    parse_gradient,
+)
+from sparsemlp.selection import check_score
+from sparsemlp.train.augment import Augmentation
+
+_RULES: dict[str, Any] = {
+    "block": "32x32",
+    "ratio": 0.0,
+    "activation": None,
+    "gradient": None,
+    "gradient_method": None,
+}
+"""Defaults of the options that say the rules."""
+
+_REPLACED = (*_RULES, "mask_layers", "depth")
+"""The options that a model string replaces."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Config):
+    """A configuration without open defaults, as `resolve` returns it.
+
+    The options that a model string replaces are None beside one, and so are the architecture
+    options of the other model; `layer_scale` None is the published value for the depth, `data_dir`
+    None the folder of TensorFlow Datasets.
+    """
+
+    epochs: int = 200
+    batch_size: int = 128
+    mask_start_epoch: int = 10
+    optimizer: str = "adam"
+    schedule: str = "cosine"
+    lr: float = 0.01
+    min_lr: float = 1e-5
+    warmup_lr: float = 1e-3
+    warmup_epochs: int = 5
+    weight_decay: float = 1e-4
+    flip: float = 0.5
+    crop_padding: int = 4
+    cutout: int = 0
+    mixup: float = 0.2
+    cutmix: float = 0.8
+    flip_test: bool = False
+    hold_out: float = 0.0
+
+
+_FOR_DIGITS: dict[str, Any] = {"flip": 0.0, "flip_test": False, "cutmix": 0.0}
+"""The mirror image of a digit is another shape, and a piece of one is none."""
+
+
+def resolve(config: Config, dataset_name: str) -> Settings:
+    """Fills in every default that depends on the data set or on another option.
+
+    Args:
+      config: what the user chose.
+      dataset_name: name of the data set that was loaded.
+
+    Returns:
+      The same choice without open defaults; what a model string replaces stays None beside one.
+
+    Raises:
+      InputError: an option out of its range, or options that exclude each other.
+    """
+    chosen = recipe(config.model)
+    digits = dataset_name == "digits"
+    epochs = _default(config.epochs, 30 if digits else chosen.epochs)
+    warmup_epochs = min(1, epochs // 2) if digits else min(5, epochs // chosen.warmup)
+    training = dict(chosen.training) | (_FOR_DIGITS if digits else {})
+    training |= stream_defaults(config)
+    changes = {name: _default(getattr(config, name), value) for name, value in training.items()}
+    changes |= {
+        "epochs": epochs,
+        "batch_size": _default(config.batch_size, 32 if digits else chosen.batch_size),
+        "warmup_lr": _default(config.warmup_lr, changes["lr"] * chosen.warmup_rate),
+        "warmup_epochs": _default(config.warmup_epochs, warmup_epochs),
+        "mask_start_epoch": _default(
+            config.mask_start_epoch, min(chosen.dense_epochs, epochs // 10)
+        ),
+        "hold_out": _default(config.hold_out, 0.1 if config.ratio_schedule == "adaptive" else 0.0),
+    }
+    if config.ratio_schedule == "cubic":
+        masked_epochs = max(1, epochs - changes["mask_start_epoch"])
+        changes["ramp_epochs"] = _default(config.ramp_epochs, max(1, masked_epochs // 2))
+    changes |= {
+        name: _default(getattr(config, name), value)
+        for name, value in chosen.architecture.items()
+        if config.config is None or name not in _REPLACED
+    }
+    if config.config is None:
+        changes |= _rule_options(config)
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    settings = Settings(**(values | changes))
+    check(settings)
+    return settings
+
+
+def check_said_in_vain(config: Config) -> None:
+    """Raises InputError for an option that would do nothing.
+
+    These are options of a mask where no ratio was chosen, not even 0; a lowest learning rate above
+    the highest; and crops and flips of images that the input pipeline crops and flips. For a new
+    run's command line; a grid that gives no ratio is dense on purpose.
+    """
+    check_lowest_rate(config)
+    check_left_to_pipeline(config)
+    if config.ratio is not None or config.config is not None:
+        return
+    said = {"block": config.block is not None, "backward": config.backward != "masked"}
+    said["score"] = config.score != "l2"
+    pruned = config.activation is not None or config.gradient is not None
+    said["mask_layers"] = config.mask_layers is not None and not pruned
+    for name, value in said.items():
+        if value:
+            raise InputError(
+                f"{flag(name)}={getattr(config, name)} needs a mask: give --ratio, such as "
+                "--ratio=0.8, or --ratio=0 for a dense run"
+            )
+
+
+def check_lowest_rate(config: Config) -> None:
+    """Raises InputError if the lowest learning rate is said to be above the highest."""
+    lr = _default(config.lr, recipe(config.model).training["lr"])
+    if config.min_lr is not None and config.min_lr > lr:
+        raise InputError(
+            f"--min-lr={config.min_lr:g} is above the highest rate, --lr={lr:g}: choose a lower one"
+        )
+
+
+def check(config: Settings) -> None:
+    """Raises InputError for the first option that is out of its range."""
+    model_and_plan(config)
+    augmentation(config)
+    check_engine(config.engine)
+    check_ranges(config)
+    check_stream_options(config)
+    masks = [r for r in all_rules(model_and_plan(config)[1]) if isinstance(r, BlockMasking)]
+    check_mask_options(config, masked=any(mask.ratio > 0 for mask in masks))
+
+
+def model_and_plan(config: Config) -> tuple[int | None, Plan]:
+    """The depth of the model and its plan, from the model string or from the single options.
+
+    The depth is None for a model that has but one.
+
+    Raises:
+      InputError: a malformed model string or option, or both of them.
+    """
+    backward = check_backward(config.backward)
+    check_score(config.score)
+    if config.config is not None:
+        for name in _REPLACED:
+            if getattr(config, name) is not None:
+                raise InputError(
+                    f"--config and {flag(name)} exclude each other: the model string says it all"
+                )
+        return parse_model(config.config, backward=backward, score=config.score)
+    chosen, patterns = _rule_options(config), recipe(config.model).layer_patterns
+    masking = BlockMasking(parse_block(chosen["block"]), chosen["ratio"], backward, config.score)
+    rules: list[Rule] = [masking] if masking.ratio else []
+    if chosen["activation"] is not None:
+        rules.append(parse_activation(chosen["activation"]))
+    if chosen["gradient"] is not None:
+        rules.append(parse_gradient(chosen["gradient"], chosen["gradient_method"] or "magnitude"))
+    elif chosen["gradient_method"] is not None:
+        raise InputError("--gradient-method says how --gradient=N:M is done: give that as well")
+    kinds = [kind.strip() for kind in chosen["mask_layers"].split(",")]
+    for kind in kinds:
+        if kind not in patterns:
+            raise InputError(f"--mask-layers names {kind!r}: choose from {', '.join(patterns)}")
+    kept = rules[0] if len(rules) == 1 else tuple(rules)
+    plan = {patterns[kind]: kept for kind in kinds} if rules else {}
+    return _default(config.depth, recipe(config.model).architecture.get("depth")), plan
+
+
+def augmentation(config: Settings) -> Augmentation:
+    """The augmentation of a resolved configuration."""
+    return Augmentation(
+        flip=config.flip,
+        crop_padding=config.crop_padding,
+        cutout=config.cutout,
+        mixup_alpha=config.mixup,
+        cutmix_alpha=config.cutmix,
+        mix_probability=config.mix_probability,
+        switch_probability=config.switch_probability,
+        label_smoothing=config.label_smoothing,
+    )
+
+
+def describe_masking(config: Config) -> str:
+    """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
+    if config.config is not None:
+        words = [f"{config.config.strip()} {config.backward} backward"]
+        return ", ".join(words + in_words(config))
+    chosen = _rule_options(config)
+    block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
+    where = "" if layers == recipe(config.model).mask_layers else f" in {layers}"
+    words = ["dense"]
+    if config.ratio:
+        words = [f"{block} at {config.ratio:g}{where}, {config.backward} backward"]
+        words += in_words(config)
+        where = ""
+    if config.activation is not None:
+        words.append(f"activations {config.activation}{where}")
+    if config.gradient is not None:
+        words.append(f"gradients {config.gradient} {config.gradient_method or 'magnitude'}{where}")
+    return ", ".join(words)
+
+
+def describe_run(config: Config, source: str) -> str:
+    """A run on a data set in a few words, for its pictures."""
+    model = recipe(config.model).title
+    return f"{model} {describe_masking(config)}, {source}, seed {config.seed}"
+
+
+def _rule_options(config: Config) -> dict[str, Any]:
+    defaults = _RULES | {"mask_layers": recipe(config.model).mask_layers}
+    return {name: _default(getattr(config, name), value) for name, value in defaults.items()}
+
+
+def _default[T](value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,1 @@
+"""Runs that are trained together in one compiled program."""

@@ -1,0 +1,1 @@
+"""One run: its loop, its folder, and what a person sees of it."""

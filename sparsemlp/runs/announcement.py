@@ -1,0 +1,60 @@
+"""What a training program says before it trains."""
+
+import jax
+
+from sparsemlp.configuration.mask_options import mask_schedule
+from sparsemlp.configuration.recipes import recipe
+from sparsemlp.configuration.settings import Settings, describe_masking
+from sparsemlp.distributed import processes
+from sparsemlp.runs.progress import Reporter
+from sparsemlp.runs.run import Run
+from sparsemlp.schedule import LEVELS
+
+
+def announce(reporter: Reporter, run: Run) -> None:
+    """Says what will be trained, on what, where, and what of the options will not come to pass."""
+    setup, settings, dataset = run.setup, run.setup.settings, run.setup.dataset
+    if dataset.notice is not None:
+        reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
+    reporter.say(
+        f"data    {dataset.source}: {dataset.n_train:,} training and "
+        f"{dataset.n_test:,} test images, {dataset.n_classes} classes"
+    )
+    masking = describe_masking(settings)
+    if setup.density < 1 and settings.mask_start_epoch >= settings.epochs:
+        masking += f", but dense: --mask-start-epoch={settings.mask_start_epoch} is never reached"
+    elif setup.density < 1:
+        masking += f", {_density_in_words(settings, setup.density)}"
+        if settings.freeze_epoch is not None and settings.freeze_epoch >= settings.epochs:
+            masking += f", not frozen: --freeze-epoch={settings.freeze_epoch} is never reached"
+    reporter.say(
+        f"model   {recipe(settings.model).title}, {setup.parameters:,} parameters, {masking}"
+    )
+    reporter.say(
+        f"run     {settings.epochs} epochs of {setup.steps_per_epoch} steps of "
+        f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
+        f"{_devices_in_words(run.trainer.mesh, settings.batch_size)}"
+    )
+    reporter.say(f"folder  {run.folder.path}")
+
+
+def _density_in_words(settings: Settings, density: float) -> str:
+    """Which share of the masked kernels is kept from when on, epochs counted from 1."""
+    first = settings.mask_start_epoch + 1
+    if settings.ratio_schedule == "cubic":
+        schedule = mask_schedule(settings)
+        levels = [schedule.phase(epoch, ()).level for epoch in range(settings.epochs)]
+        if LEVELS not in levels:
+            return f"density falling from epoch {first} on, but frozen or over before {density:.3f}"
+        whole = 1 + levels.index(LEVELS)
+        return f"density falling from epoch {first} on, to {density:.3f} in epoch {whole}"
+    least = "at least " if settings.ratio_schedule == "adaptive" else ""
+    return f"density {least}{density:.3f} from epoch {first}"
+
+
+def _devices_in_words(mesh: jax.sharding.Mesh | None, batch_size: int) -> str:
+    kind = jax.devices()[0].device_kind
+    if mesh is None or mesh.size == 1:
+        return f"1 x {kind}"
+    where = f" in {processes.count()} processes" if processes.count() > 1 else ""
+    return f"{mesh.size} x {kind}{where}, {batch_size // mesh.size} images each"

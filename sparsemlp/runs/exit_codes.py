@@ -1,0 +1,58 @@
+"""How a program ends: errors in one line, no traceback for what a user can mend.
+
+Exit codes: 0 done, 1 a reader that went away (or runs of a sweep that failed), 2 a bad option or a
+full disk, 3 a loss that is not finite, 4 a process that died, of several that train together (see
+`lifeline`) or of those that decode images, 128 + the number of the signal after an interruption.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TextIO
+
+from sparsemlp.errors import InputError, SaveError, WorkerError
+from sparsemlp.runs.run import NotFiniteError
+
+
+def exit_code(program: Callable[[], int], *, stopped: str) -> int:
+    """Runs a program, its warnings in one line each.
+
+    Args:
+      program: what to run; it returns its exit code.
+      stopped: how to go on after ctrl-C has stopped it at once.
+
+    Returns:
+      The exit code, after an error its message was printed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return program()
+    except (InputError, SaveError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except NotFiniteError as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        return 3
+    except WorkerError as error:
+        print(f"stopped: {error}; {stopped}", file=sys.stderr)
+        return 4
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print(f"stopped at once; {stopped}", file=sys.stderr)
+        return 130
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Prints a warning as one line."""
+    print(f"warning: {message}", file=sys.stderr)

@@ -1,0 +1,167 @@
+"""What a configuration comes to, found out without training and with hardly any memory."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from sparsemlp.budgets import share_out
+from sparsemlp.configuration.config import CHANGEABLE, Config
+from sparsemlp.configuration.mask_options import NEED_A_MASK
+from sparsemlp.configuration.program import build_program
+from sparsemlp.configuration.recipes import recipe
+from sparsemlp.configuration.settings import Settings, check_lowest_rate, model_and_plan, resolve
+from sparsemlp.configuration.stream_options import check_left_to_pipeline
+from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
+from sparsemlp.errors import InputError
+from sparsemlp.plan import all_rules, as_tuple, check_plan
+from sparsemlp.rules import BlockMasking
+from sparsemlp.train.train_state import initial_state
+
+_RULE_OPTIONS = (
+    "block",
+    "ratio",
+    "mask_layers",
+    "config",
+    "depth",
+    "backward",
+    "score",
+    "activation",
+    "gradient",
+    "gradient_method",
+)
+"""The options that a plan stands for."""
+
+
+@functools.lru_cache(maxsize=16)
+def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
+    """Checks a configuration as far as it can be without training.
+
+    Args:
+      config: the configuration.
+      is_remote: whether another machine trains it, whose engines are not known here.
+
+    Returns:
+      Its settings.
+
+    Raises:
+      InputError: a run of it would be refused, or never mask though it is told to; the first
+        reason found.
+    """
+    data = outline_of(config)
+    check_left_to_pipeline(config)
+    check_lowest_rate(config)
+    settings = resolve(config, data.name)
+    _, plan = model_and_plan(settings)
+    if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):
+        raise InputError(
+            f"--mask-start-epoch={settings.mask_start_epoch} is never reached in {settings.epochs} "
+            "epochs: the run would be dense and called a masked one; choose an earlier epoch"
+        )
+    parameters = _parameters(_without_rules(settings))
+    check_plan(parameters, plan)
+    share_out(parameters, plan, cast(Any, settings.budget))
+    if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
+        reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
+        _check_program(reference)
+    if settings.engine not in ("auto", "reference") and not is_remote:
+        _check_program(dataclasses.replace(settings, seed=0, lr=0.0))
+    return settings
+
+
+def training_of(config: Config, *, is_remote: bool = False) -> tuple[Any, ...]:
+    """What tells a training from another one: dense runs are the same for every block.
+
+    Args:
+      config: the configuration.
+      is_remote: as for `rehearse`.
+
+    Raises:
+      InputError: a run of it would be refused.
+    """
+    settings = rehearse(config, is_remote=is_remote)
+    depth, plan = model_and_plan(settings)
+    active = {pattern: _active(rules) for pattern, rules in plan.items()}
+    active = {pattern: rules for pattern, rules in active.items() if rules}
+    left_out = {*_RULE_OPTIONS, *CHANGEABLE}
+    if not active:
+        left_out.add("mask_start_epoch")
+    if settings.freeze_epoch is not None and settings.freeze_epoch >= settings.epochs:
+        left_out.add("freeze_epoch")
+    rest = [
+        (field.name, getattr(settings, field.name))
+        for field in dataclasses.fields(Config)
+        if field.name not in left_out
+    ]
+    return depth, tuple(sorted(active.items())), tuple(rest)
+
+
+def outline_of(config: Config) -> LabelledImages:
+    """The data set of a configuration; of one that is neither file nor folder only the shapes.
+
+    Raises:
+      InputError: there is no such data set.
+    """
+    return _outline(config.dataset, config.data_dir, config.image_size)
+
+
+def _without_rules(settings: Settings) -> Settings:
+    """The same architecture, dense, with all else that shapes of parameters do not depend on."""
+    depth, _ = model_and_plan(settings)
+    plain: dict[str, Any] = dict.fromkeys(_RULE_OPTIONS) | {"backward": "masked", "score": "l2"}
+    plain |= {**NEED_A_MASK, "ramp_epochs": None}
+    plain |= {"depth": depth if recipe(settings.model).family == "resmlp" else None}
+    plain |= {"seed": 0, "lr": 0.0, "engine": "reference"}
+    return resolve(_as_config(dataclasses.replace(settings, **plain)), settings.dataset)
+
+
+def _as_config(settings: Settings) -> Config:
+    return Config(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(Config)})
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(settings: Settings) -> Any:
+    """Shapes of the parameters of a model."""
+    program = build_program(settings, outline_of(settings))
+    return jax.eval_shape(lambda: initial_state(program)).params
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_program(settings: Settings) -> None:
+    build_program(settings, outline_of(settings))
+
+
+@functools.lru_cache(maxsize=8)
+def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> LabelledImages:
+    """The data set if it is a file or a folder, else one of its shape that takes no memory."""
+    if dataset.endswith(".npz") or is_streamed(dataset):
+        return load_images(dataset, data_dir, image_size=image_size)
+    n_train, n_test = (1437, 360) if dataset == "digits" else (50_000, 10_000)
+
+    def zeros(*shape: int) -> Any:
+        return np.broadcast_to(np.uint8(0), shape)
+
+    return ImageDataset(
+        name=dataset,
+        source=dataset,
+        train_images=zeros(n_train, 32, 32, 3),
+        train_labels=np.zeros(n_train, np.int32),
+        test_images=zeros(n_test, 32, 32, 3),
+        test_labels=np.zeros(n_test, np.int32),
+        n_classes=10,
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
+    )
+
+
+def _masks(rules: Any) -> bool:
+    return any(isinstance(rule, BlockMasking) for rule in _active(rules))
+
+
+def _active(rules: Any) -> tuple[Any, ...]:
+    return tuple(
+        rule for rule in as_tuple(rules) if not (isinstance(rule, BlockMasking) and not rule.ratio)
+    )

@@ -1,0 +1,61 @@
+"""What a resumed run starts from."""
+
+import warnings
+from collections.abc import Collection
+from typing import Any
+
+from sparsemlp.checkpoints.checkpoint import Checkpoints, Restored
+from sparsemlp.errors import InputError
+from sparsemlp.runs.history import History
+from sparsemlp.runs.run_folder import RunFolder
+
+
+def restore_run(
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    shapes: Any,
+    *,
+    steps_per_epoch: int,
+    data: str,
+    among: Collection[int] | None = None,
+) -> Restored | None:
+    """Restores the newest intact checkpoint and cuts the records back to it.
+
+    Args:
+      folder: the run.
+      checkpoints: its checkpoints.
+      shapes: the structure of the state, arrays or `jax.ShapeDtypeStruct`.
+      steps_per_epoch: steps in an epoch.
+      data: checksum of the data that the run is to go on with.
+      among: the steps whose checkpoints may be chosen; None for all.
+
+    Returns:
+      The checkpoint, or None if the run was ended before it had saved anything at all.
+
+    Raises:
+      InputError: no checkpoint is left, the run was started on other data, or records are missing.
+    """
+    history = History(folder.metrics)
+    if not checkpoints.steps():
+        if folder.metrics.exists() or folder.mask_activity.exists():
+            raise InputError(
+                f"no checkpoint is left in {folder.checkpoints}, though the run had begun: bring "
+                "them back, or start anew with --out"
+            )
+        warnings.warn(f"{folder.path} was ended before its first step: starting", stacklevel=2)
+        return None
+    restored = checkpoints.restore(shapes, among)
+    if restored.metadata["data"] != data:
+        raise InputError(
+            f"the data are not those that {folder.path} was started on, their checksum differs: "
+            "give the same --data-dir or file"
+        )
+    n_epochs = restored.step // steps_per_epoch
+    epochs = [record.get("epoch") for record in history.read()]
+    if not set(range(1, n_epochs + 1)) <= set(epochs):
+        raise InputError(
+            f"{folder.metrics} lacks records of the {n_epochs} epochs before the checkpoint: "
+            "restore the file, or start anew with --out"
+        )
+    history.keep_through(n_epochs)
+    return restored

@@ -1,0 +1,121 @@
+"""The folder of a run: what lies where, and who may write there."""
+
+import contextlib
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import Record, write_json
+from sparsemlp.runs.lock import exclusive
+
+_LEFTOVERS = (".lock", ".config.json.saving", "failure.json", ".failure.json.saving")
+"""What a run that was killed or failed before its first file may leave."""
+
+
+class RunFolder:
+    """Paths of a run.
+
+    Args:
+      path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.mask_activity = path / "mask_activity.npz"
+        self.budget = path / "budget.json"
+        self.checkpoints = path / "checkpoints"
+        self.curves = path / "curves.png"
+        self.masks = path / "masks.png"
+        self.summary = path / "summary.json"
+        self.failure = path / "failure.json"
+        self.tensorboard = path / "tensorboard"
+
+    def create(self) -> None:
+        """Makes the folder and its parents.
+
+        Raises:
+          InputError: there is something in it already, or it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            occupied = any(path.name not in _LEFTOVERS for path in self.path.iterdir())
+        except OSError as error:
+            raise InputError(
+                f"the run folder {self.path} cannot be made: {error.strerror}; choose another "
+                "with --out"
+            ) from error
+        if occupied:
+            way_out = "choose another folder with --out"
+            if self.config.is_file():
+                way_out = f"continue that run with --resume {self.path}, or {way_out}"
+            raise InputError(f"the run folder {self.path} is not empty: {way_out}")
+
+    def check_resumable(self) -> None:
+        """Raises InputError unless a run was started in this folder."""
+        if not self.config.is_file():
+            raise InputError(
+                f"{self.path} is no run folder: it has no {self.config.name}; --resume takes the "
+                "folder that an earlier run printed at its start"
+            )
+
+    def is_finished(self) -> bool:
+        """Whether there is a summary, and it can be read."""
+        return _read_object(self.summary) is not None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other process from writing here; the system lets go when this one ends.
+
+        Raises:
+          OccupiedError: another process trains in this folder.
+          InputError: it cannot be written.
+        """
+        occupied = f"another process is training in {self.path}: wait for it, or stop it first"
+        with exclusive(self.path, occupied):
+            yield
+
+    def read_environment(self) -> Record:
+        """What `environment.json` says, empty if it is lost or damaged."""
+        return _read_object(self.environment) or {}
+
+    def write_failure(self, error: BaseException) -> None:
+        """Records that the run failed: the error in one line, its kind, and the time.
+
+        Raises:
+          SaveError: the disk is full or refuses the write.
+        """
+        line = " ".join(str(error).split()) or type(error).__name__
+        record: Record = {"error": line, "kind": type(error).__name__, "time": _now()}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as refused:
+            raise SaveError(
+                f"cannot record that {self.path.name} failed ({line}): {refused}"
+            ) from refused
+        write_json(self.failure, record)
+
+    def read_failure(self) -> str:
+        """Why the run failed, in one line."""
+        try:
+            record = json.loads(self.failure.read_text())
+            return f"{record['kind']}: {record['error']}"
+        except (OSError, ValueError, TypeError, KeyError):
+            return f"{self.failure} cannot be read"
+
+
+def _read_object(path: Path) -> Record | None:
+    """A JSON object; None if it is lost or damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text())
+        if isinstance(value, dict):
+            return value
+    return None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""Finished runs, read back: seeds, labels, costs, and the published numbers."""

@@ -1,0 +1,149 @@
+"""What figures and tables call the runs of a study: what sets them apart, and nothing else."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sparsemlp.configuration.config import OF_THE_MACHINE, Config
+from sparsemlp.configuration.mask_options import NEED_A_MASK
+from sparsemlp.configuration.settings import Settings, model_and_plan, resolve
+from sparsemlp.plan import all_rules
+from sparsemlp.rules import BlockMasking, describe_rule
+from sparsemlp.studies.study_run import StudyRun
+
+_RULE = frozenset({"block", "ratio", "backward", "config"})
+"""Options that figures have axes and colours for."""
+_TOLD = frozenset(
+    {
+        *("mask_layers", "activation", "gradient", "gradient_method", "score", "score_decay"),
+        *("hysteresis", "budget", "ratio_schedule", "freeze_epoch", "dropped_decay", "moments"),
+    }
+)
+"""Options that the label of a run tells already."""
+_OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch", "score"})
+"""Options that change nothing of a dense run."""
+_OF_SOME = frozenset({"depth", "mask_layers", "ramp_epochs", "gradient_method"})
+"""Options that are None where there is nothing they could apply to, which other options say."""
+_BY_OTHERS = ("warmup_lr", "warmup_epochs", "mask_start_epoch")
+"""Options whose defaults follow from others, and then need not be said beside them."""
+
+
+_OTHER_RULES = frozenset({"activation", "gradient", "gradient_method"})
+"""Options that say what a model string says in its own way, beside masks."""
+
+
+class _Skeleton(NamedTuple):
+    """What a model string says in one option with its ratio."""
+
+    depth: int | None
+    masked: str
+    rules: str
+
+
+class Labels:
+    """The words for each of some runs.
+
+    Args:
+      runs: the runs that are told apart.
+    """
+
+    def __init__(self, runs: Sequence[StudyRun]) -> None:
+        known = [run for run in runs if run.settings is not None]
+        masked = [run for run in known if run.masking is not None]
+        self._differing = _worth_saying(known)
+        self._of_masked = [name for name in _worth_saying(masked) if name not in _RULE | {"seed"}]
+        skeletons = {_skeleton(run) for run in masked}
+        given = any(run.settings is not None and run.settings.config for run in masked)
+        self._depths_differ = given and len({skeleton.depth for skeleton in skeletons}) > 1
+        self._layers_differ = given and len({skeleton.masked for skeleton in skeletons}) > 1
+        self._rules_differ = given and len({skeleton.rules for skeleton in skeletons}) > 1
+        if self._rules_differ:
+            self._of_masked = [name for name in self._of_masked if name not in _OTHER_RULES]
+        trained = [run for run in known if run.records]
+        names = {run.settings.dataset for run in trained if run.settings is not None}
+        self._sources_differ = len({run.dataset for run in trained}) > len(names)
+
+    def variant(self, run: StudyRun) -> str:
+        """What sets a masked run apart beside block, ratio, backward pass and seed, in words."""
+        skeleton = _skeleton(run)
+        words = [f"depth {skeleton.depth}"] if self._depths_differ else []
+        words += [f"{skeleton.masked} masked"] if self._layers_differ and skeleton.masked else []
+        words += [skeleton.rules] if self._rules_differ else []
+        words += [_in_words(run, self._of_masked), self._source(run)]
+        return ", ".join(filter(None, words))
+
+    def label(self, run: StudyRun) -> str:
+        """The masking of a run in words, and what else sets it apart but its seed."""
+        ignored = _RULE | _TOLD | {"seed"} | (_OF_A_MASK if run.is_dense else frozenset())
+        words = _in_words(run, (name for name in self._differing if name not in ignored))
+        others = ", ".join(filter(None, [words, self._source(run)]))
+        return f"{run.label} ({others})" if others else run.label
+
+    def other_options(self, run: StudyRun) -> str:
+        """The options that differ between runs, beside block, ratio, backward pass and seed."""
+        ignored = _RULE | {"seed"} | (_OF_A_MASK if run.is_dense else frozenset())
+        if run.masking is None:
+            ignored -= {"config"}
+        words = _in_words(run, (name for name in self._differing if name not in ignored))
+        return ", ".join(filter(None, [words, self._source(run)]))
+
+    def _source(self, run: StudyRun) -> str:
+        """What a run says of its images beyond their name, if runs of one name differ in it."""
+        own = run.settings is not None and run.dataset == run.settings.dataset
+        return f"on {run.dataset}" if self._sources_differ and run.records and not own else ""
+
+
+def differing_options(runs: Iterable[StudyRun]) -> tuple[str, ...]:
+    """Names of the options that differ between runs, in the order of `Config`."""
+    known = [run.settings for run in runs if run.settings is not None]
+    names = [f.name for f in dataclasses.fields(Settings) if f.name not in OF_THE_MACHINE]
+    return tuple(name for name in names if len({repr(getattr(s, name)) for s in known}) > 1)
+
+
+def _worth_saying(runs: Iterable[StudyRun]) -> list[str]:
+    """The options that differ, but for those that the runs which have them at all agree on."""
+    known = [run.settings for run in runs if run.settings is not None]
+
+    def differs(name: str) -> bool:
+        values = (getattr(settings, name) for settings in known)
+        return len({repr(value) for value in values if value is not None}) > 1
+
+    return [n for n in differing_options(runs) if n not in _OF_SOME or differs(n)]
+
+
+def _skeleton(run: StudyRun) -> _Skeleton:
+    masked: list[str] = []
+    others: dict[str, list[str]] = {}
+    for pattern in sorted(run.plan):
+        layer = pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
+        for rule in all_rules({pattern: run.plan[pattern]}):
+            if isinstance(rule, BlockMasking):
+                masked.append(layer)
+            else:
+                others.setdefault(describe_rule(rule), []).append(layer)
+    depth = None if run.settings is None else model_and_plan(run.settings)[0]
+    rules = ", ".join(f"{words} in {' '.join(layers)}" for words, layers in others.items())
+    return _Skeleton(depth, " ".join(masked), rules)
+
+
+def _in_words(run: StudyRun, names: Iterable[str]) -> str:
+    """Options with their values, but for what is not done or follows from other options."""
+    if run.settings is None:
+        return ""
+    settings = run.settings
+    usual = _followed(settings.model, settings.lr, settings.epochs, settings.dataset)
+    values = {name: getattr(settings, name) for name in names}
+    said = {
+        name: value
+        for name, value in values.items()
+        if value is not None and value != NEED_A_MASK.get(name) and value != usual.get(name)
+    }
+    return ", ".join(f"{name}={value}" for name, value in said.items())
+
+
+@functools.cache
+def _followed(model: str, lr: float, epochs: int, dataset: str) -> dict[str, float | int | None]:
+    """What the options that follow from others are where they are left open."""
+    settings = resolve(Config(model=model, lr=lr, epochs=epochs), dataset)
+    return {name: getattr(settings, name) for name in _BY_OTHERS}

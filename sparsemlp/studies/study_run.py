@@ -1,0 +1,248 @@
+"""One run of a study, read from its folder: what was trained, how far it came, and what came out.
+
+Every file is read once. What an older version did not write is a gap, not an error: an option that
+is younger has its default, a record without a key has NaN.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sparsemlp.blocks import format_block
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.config_file import from_json
+from sparsemlp.configuration.recipes import recipe
+from sparsemlp.configuration.settings import Settings, describe_masking, model_and_plan, resolve
+from sparsemlp.errors import InputError
+from sparsemlp.files import Record
+from sparsemlp.plan import Plan, all_rules, as_tuple
+from sparsemlp.rules import BlockMasking
+from sparsemlp.runs.history import History
+from sparsemlp.runs.run_folder import RunFolder
+
+Status = Literal["finished", "unfinished", "failed", "missing", "unreadable"]
+
+_TIMED_EPOCHS = 5
+"""The last epochs whose median is the time of a step: compilation lies before them."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StudyRun:
+    """A run of a study.
+
+    Attributes:
+      name: path below the study, `/` between its parts.
+      status: `finished` has a summary; `missing` is known from the grid alone; `unreadable` has
+        files that this version cannot read.
+      reason: why it is not finished, in a line; empty if it is.
+      settings: its configuration without open defaults; None if that cannot be read.
+      records: a record an epoch, each with `epoch` and `test_top1`.
+      summary: of a finished run, else empty.
+      environment: what `environment.json` says, empty if it is lost.
+      folder: its files; None for a missing run.
+    """
+
+    name: str
+    status: Status
+    reason: str = ""
+    settings: Settings | None = None
+    records: tuple[Record, ...] = ()
+    summary: Record = dataclasses.field(default_factory=dict)
+    environment: Record = dataclasses.field(default_factory=dict)
+    folder: RunFolder | None = None
+
+    def column(self, key: str) -> np.ndarray:
+        """A key of all records as floats `[epochs]`, NaN where a record has no such number."""
+        return np.array([as_float(record.get(key)) for record in self.records])
+
+    def last(self, key: str) -> float:
+        """A key of the last record, NaN if there is none."""
+        return as_float(self.records[-1].get(key)) if self.records else math.nan
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """Which parameter has which rules, masks that drop nothing left out."""
+        plan = {} if self.settings is None else model_and_plan(self.settings)[1]
+        rules = {pattern: as_tuple(kept) for pattern, kept in plan.items()}
+        return {
+            pattern: tuple(r for r in own if not (isinstance(r, BlockMasking) and r.ratio == 0))
+            for pattern, own in rules.items()
+        }
+
+    @functools.cached_property
+    def masking(self) -> BlockMasking | None:
+        """The masking rule, if all masked layers have the same one."""
+        rules = {(rule.block, rule.ratio): rule for rule in self._masks}
+        return next(iter(rules.values())) if len(rules) == 1 else None
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether any layer has a mask; they may differ, and then `masking` is None."""
+        return bool(self._masks)
+
+    @property
+    def backward(self) -> str | None:
+        """The backward pass of the masked layers; None without one, or where they differ."""
+        found = {rule.backward for rule in self._masks}
+        return found.pop() if len(found) == 1 else None
+
+    @functools.cached_property
+    def _masks(self) -> list[BlockMasking]:
+        return [rule for rule in all_rules(self.plan) if isinstance(rule, BlockMasking)]
+
+    @functools.cached_property
+    def layer_ratios(self) -> dict[str, float]:
+        """With a global budget the ratio of each masked kernel by path; empty until it is known."""
+        found = None if self.folder is None else _read_object(self.folder.budget)
+        return {} if found is None else {path: as_float(ratio) for path, ratio in found.items()}
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of the blocks that are dropped; None where layers have different ones."""
+        return None if self.settings is None else _only({rule.ratio for rule in self._masks}, 0.0)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether no rule of any kind applies: the model that all others are compared with."""
+        return self.settings is not None and not all_rules(self.plan)
+
+    @property
+    def block(self) -> str | None:
+        """The block, `ROWSxCOLS`, where `masking` is one."""
+        return None if self.masking is None else format_block(self.masking.block)
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return "" if self.settings is None else recipe(self.settings.model).title
+
+    @property
+    def label(self) -> str:
+        """The masking in a few words."""
+        return self.name if self.settings is None else describe_masking(self.settings)
+
+    @property
+    def dataset(self) -> str:
+        """What it was trained on, as the run itself says it."""
+        stated = self.records[-1].get("dataset") if self.records else None
+        stated = stated or self.environment.get("dataset")
+        return str(stated or (self.settings.dataset if self.settings is not None else ""))
+
+    @property
+    def device(self) -> str:
+        """What computed it, in a few words; empty if that is not known."""
+        if not self.environment:
+            return ""
+        if self.environment.get("backend") == "cpu":
+            cores, processor = (self.environment.get(key) for key in ("cores", "processor"))
+            return f"{cores} cores of {processor}"
+        n_devices = self.environment.get("devices", 1)
+        device = self.environment.get("device", "an unknown device")
+        return f"{n_devices} x {device}" if n_devices != 1 else str(device)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Steps of an epoch, as the records count them."""
+        if self.records and self.records[-1].get("step") and self.records[-1]["epoch"]:
+            return round(self.records[-1]["step"] / self.records[-1]["epoch"])
+        known = {"cifar10": 50_000, "digits": 1_437}
+        if self.settings is None or self.settings.dataset not in known:
+            return None
+        n_images = known[self.settings.dataset]
+        n_images -= round(n_images * self.settings.hold_out)
+        return math.ceil(n_images / self.settings.batch_size)
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds of a training step, the median of the last epochs; NaN if not recorded."""
+        steps = np.diff(self.column("step"), prepend=0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            taken = (1000 * self.column("seconds") / steps)[-_TIMED_EPOCHS:]
+        taken = taken[np.isfinite(taken)]
+        return float(np.median(taken)) if taken.size else math.nan
+
+
+def _only(values: set[float], default: float) -> float | None:
+    return default if not values else next(iter(values)) if len(values) == 1 else None
+
+
+def as_float(value: Any) -> float:
+    """A JSON number as a float; anything else is NaN."""
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def read_run(path: Path, name: str, planned: Settings | None = None) -> StudyRun:
+    """Reads the folder of a run; what cannot be read is a status with a reason, never an error.
+
+    Args:
+      path: the folder.
+      name: what to call the run.
+      planned: its settings by the grid, for a run that left none of its own.
+    """
+    folder = RunFolder(path)
+    environment = folder.read_environment()
+    settings, records = planned, ()
+    try:
+        failure, summary = _read_object(folder.failure), _read_object(folder.summary)
+        if folder.config.is_file():
+            config = from_json(folder.config.read_text(), Path(folder.config.name))
+            settings = resolve_for(config, str(environment.get("dataset", "")))
+        elif failure is None:
+            raise InputError(f"it has no {folder.config.name}")
+        records = _read_records(folder.metrics)
+        if summary and not records:
+            raise InputError(f"it has {folder.summary.name}, but no epoch in {folder.metrics.name}")
+    except (InputError, OSError, UnicodeDecodeError) as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        return StudyRun(name, "unreadable", reason, planned, environment=environment, folder=folder)
+    status, reason = _status(summary, failure, records, settings)
+    return StudyRun(name, status, reason, settings, records, summary or {}, environment, folder)
+
+
+def resolve_for(config: Config, dataset: str) -> Settings:
+    """Settings of a stored configuration, its data set named by the run if not by itself."""
+    named = config.dataset if config.dataset != "auto" else (dataset.split() or ["cifar10"])[0]
+    return resolve(config, named)
+
+
+def _status(
+    summary: Record | None,
+    failure: Record | None,
+    records: tuple[Record, ...],
+    settings: Settings | None,
+) -> tuple[Status, str]:
+    if summary:
+        return "finished", ""
+    if failure is not None:
+        told = failure.get("error") or failure.get("kind") or "failure.json names no error"
+        return "failed", " ".join(str(told).split())
+    planned = f" of {settings.epochs}" if settings is not None else ""
+    done = records[-1]["epoch"] if records else 0
+    return "unfinished", f"{done}{planned} epochs are recorded, there is no summary"
+
+
+def _read_object(path: Path) -> Record | None:
+    """A JSON object; empty if the file is damaged, None if there is none."""
+    if not path.is_file():
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text())
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def _read_records(path: Path) -> tuple[Record, ...]:
+    records = tuple(History(path).read())
+    for number, record in enumerate(records, start=1):
+        kinds = {"epoch": int, "test_top1": int | float, "step": int | None}
+        for key, kind in kinds.items():
+            if not isinstance(record.get(key), kind):
+                raise InputError(f"{path.name}, line {number}: {key} is {record.get(key)!r}")
+    return records

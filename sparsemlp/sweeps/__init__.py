@@ -1,0 +1,1 @@
+"""Every combination of a grid file, trained here or on a cluster."""

@@ -1,0 +1,256 @@
+"""A job: runs of a sweep that are trained in one go, by whichever launcher.
+
+`form_jobs` decides which runs those are, `train_job` trains them. Every run ends in its own run
+folder, however it was trained.
+"""
+
+import contextlib
+import dataclasses
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, cast
+
+import jax
+
+from sparsemlp.configuration.settings import describe_run
+from sparsemlp.data import DataSets, ImageDataset
+from sparsemlp.data.imagenet import ImageSet
+from sparsemlp.errors import InputError
+from sparsemlp.files import Record
+from sparsemlp.populations import grouping
+from sparsemlp.populations.population import Member, train_population
+from sparsemlp.populations.population import Outcome as PopulationOutcome
+from sparsemlp.runs.interruption import Interruption
+from sparsemlp.runs.lock import OccupiedError
+from sparsemlp.runs.progress import Reporter
+from sparsemlp.runs.run import NotFiniteError, Run
+from sparsemlp.sweeps.sweep_folder import SweepFolder, SweepRun
+from sparsemlp.sweeps.sweep_runs import resolved, why_other_run
+
+End = Literal["finished", "failed", "interrupted", "occupied"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run of a job ended, and one line about it."""
+
+    end: End
+    told: str
+
+
+_OCCUPIED = Outcome("occupied", "another process is training it")
+
+
+def form_jobs(runs: Sequence[SweepRun], *, together: bool = False) -> list[list[SweepRun]]:
+    """Divides runs into jobs, in the order of their first runs.
+
+    Args:
+      runs: the runs.
+      together: whether runs that can be trained as a population are one job.
+    """
+    if not together:
+        return [[run] for run in runs]
+    groups = grouping.group_runs([resolved(run) for run in runs])
+    return [[runs[index] for index in group] for group in groups]
+
+
+def reasons_apart(runs: Sequence[SweepRun]) -> dict[str, int]:
+    """Why runs cannot be trained in a population, and how many of them each reason holds for."""
+    found = [grouping.reason_against(resolved(run)) for run in runs]
+    return dict(Counter(reason for reason in found if reason is not None))
+
+
+def name_of(job: Sequence[SweepRun]) -> str:
+    """What to call the runs of a job."""
+    if len(job) == 1:
+        return job[0].name
+    return f"{len(job)} runs together, {job[0].name} to {job[-1].name}"
+
+
+def epochs_of(job: Sequence[SweepRun]) -> int:
+    """How many epochs a job goes through; the runs of a population have one number."""
+    return max(resolved(run).epochs for run in job)
+
+
+def train_job(
+    job: Sequence[SweepRun],
+    folder: SweepFolder,
+    data: DataSets,
+    reporter: Reporter,
+    interruption: Interruption,
+) -> list[Outcome]:
+    """Trains the runs of a job to their ends, or until a signal asks to stop.
+
+    A finished run is left as it is, a begun one goes on from its last checkpoint. What goes wrong
+    with a run is recorded in its folder and ends that run alone.
+
+    Args:
+      job: the runs.
+      folder: the sweep.
+      data: where data sets come from.
+      reporter: who hears of the progress.
+      interruption: whether to stop.
+
+    Returns:
+      How each run ended, in the order of the job.
+
+    Raises:
+      SaveError: not even a failure can be recorded.
+    """
+    if len(job) > 1:
+        found = _train_together(job, folder, data, reporter, interruption)
+        return [found[run.name] for run in job]
+    return [_train(run, folder, data, reporter, interruption) for run in job]
+
+
+def _train(
+    run: SweepRun,
+    folder: SweepFolder,
+    data: DataSets,
+    reporter: Reporter,
+    interruption: Interruption,
+) -> Outcome:
+    try:
+        return _train_in_folder(run, folder, data, reporter, interruption)
+    except OccupiedError:
+        return _OCCUPIED
+    except Exception as error:
+        return _failed(run, folder, error)
+    finally:
+        # Each run has programs of its own; their machine code would pile up over a sweep.
+        jax.clear_caches()
+
+
+def _train_in_folder(
+    run: SweepRun,
+    folder: SweepFolder,
+    data: DataSets,
+    reporter: Reporter,
+    interruption: Interruption,
+) -> Outcome:
+    place = folder.run(run.name)
+    place.path.mkdir(parents=True, exist_ok=True)
+    with place.locked():
+        found = _prepare(run, folder, data, interruption)
+        if isinstance(found, Outcome):
+            return found
+        (settings, _, title), dataset, resume = found
+        trained = Run(settings, dataset, place, title)
+        return _ended(trained.train(reporter, interruption, resume=resume))
+
+
+def _train_together(
+    job: Sequence[SweepRun],
+    folder: SweepFolder,
+    data: DataSets,
+    reporter: Reporter,
+    interruption: Interruption,
+) -> dict[str, Outcome]:
+    """Trains runs as a population: the begun ones first, then the new ones."""
+    outcomes: dict[str, Outcome] = {}
+    ready: dict[bool, list[tuple[SweepRun, _Prepared]]] = {True: [], False: []}
+    with contextlib.ExitStack() as locks:
+        for run in job:
+            place = folder.run(run.name)
+            try:
+                place.path.mkdir(parents=True, exist_ok=True)
+                locks.enter_context(place.locked())
+                found = _prepare(run, folder, data, interruption)
+            except OccupiedError:
+                outcomes[run.name] = _OCCUPIED
+                continue
+            except Exception as error:
+                outcomes[run.name] = _failed(run, folder, error)
+                continue
+            if isinstance(found, Outcome):
+                outcomes[run.name] = found
+            else:
+                ready[found.resume].append((run, found))
+        for resume, those in ready.items():
+            if those:
+                outcomes |= _train_ready(those, folder, reporter, interruption, resume=resume)
+    return outcomes
+
+
+def _train_ready(
+    those: Sequence[tuple[SweepRun, "_Prepared"]],
+    folder: SweepFolder,
+    reporter: Reporter,
+    interruption: Interruption,
+    *,
+    resume: bool,
+) -> dict[str, Outcome]:
+    """Trains runs whose folders are locked; where one cannot go on, each by itself."""
+    members = [prepared.member for _, prepared in those]
+    dataset = cast(ImageDataset, those[0][1].dataset)  # No other is grouped.
+    try:
+        ended = train_population(members, dataset, reporter, interruption, resume=resume)
+    except Exception as error:
+        ended = [PopulationOutcome(failure=error)] * len(those)
+    finally:
+        jax.clear_caches()
+    outcomes: dict[str, Outcome] = {}
+    for each, end in zip(those, ended, strict=True):
+        run, place = each[0], folder.run(each[0].name)
+        if end.failure is None:
+            outcomes[run.name] = _ended(end.summary)
+        elif folder.state(run.name) == "finished":
+            # Another member failed after this one's summary was written.
+            outcomes[run.name] = Outcome("finished", "finished already")
+        elif resume and len(those) > 1 and isinstance(end.failure, InputError):
+            outcomes |= _train_ready([each], folder, reporter, interruption, resume=True)
+        elif place.failure.exists():
+            outcomes[run.name] = Outcome("failed", f"failed, {place.read_failure()}")
+        else:
+            outcomes[run.name] = _failed(run, folder, end.failure)
+    return outcomes
+
+
+class _Prepared(NamedTuple):
+    """A run that is ready to be trained, its folder being locked."""
+
+    member: Member
+    dataset: ImageDataset | ImageSet
+    resume: bool
+
+
+def _prepare(
+    run: SweepRun, folder: SweepFolder, data: DataSets, interruption: Interruption
+) -> _Prepared | Outcome:
+    """Loads the data and makes the folder of a run, unless there is nothing to be trained."""
+    place = folder.run(run.name)
+    if folder.state(run.name) == "finished":
+        return Outcome("finished", "finished already")
+    if interruption.signal is not None:
+        return Outcome("interrupted", "not begun")
+    if (why := why_other_run(run, folder)) is not None:
+        raise InputError(why)
+    place.failure.unlink(missing_ok=True)
+    settings = resolved(run)
+    dataset = data.load(settings.dataset, settings.data_dir, image_size=settings.image_size)
+    resume = place.config.exists()
+    if not resume:
+        place.create()
+    elif dataset.notice is None:
+        dataset = dataclasses.replace(dataset, notice=place.read_environment().get("notice"))
+    member = Member(settings, place, describe_run(settings, dataset.source))
+    return _Prepared(member, dataset, resume)
+
+
+def _ended(summary: Record | None) -> Outcome:
+    if summary is None:
+        return Outcome("interrupted", "interrupted, saved")
+    return Outcome(
+        "finished",
+        f"test top-1 {summary['test_top1']:.2%} (best {summary['best_test_top1']:.2%})",
+    )
+
+
+def _failed(run: SweepRun, folder: SweepFolder, error: Exception) -> Outcome:
+    """Records why a run failed; what was not foreseen is shown whole."""
+    if not isinstance(error, InputError | OSError | NotFiniteError):
+        traceback.print_exception(error, file=sys.stderr)
+    folder.run(run.name).write_failure(error)
+    return Outcome("failed", f"failed, {folder.run(run.name).read_failure()}")

@@ -1,0 +1,1 @@
+"""Training as pure functions: batches, losses, gradients, steps, chunks of an epoch."""

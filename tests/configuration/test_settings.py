@@ -1,0 +1,300 @@
+"""Defaults that depend on the data set or on each other, and the range of every option."""
+
+import dataclasses
+import fnmatch
+import math
+import re
+from typing import Any
+
+import pytest
+
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.settings import (
+    augmentation,
+    check_said_in_vain,
+    describe_masking,
+    model_and_plan,
+    resolve,
+)
+from sparsemlp.errors import InputError
+from sparsemlp.rules import BlockMasking
+
+KERNELS = [f"block_0/{kind}/kernel" for kind in ("XPatch", "XChannel1", "XChannel2")]
+
+
+def masked_kernels(config: Config) -> set[str]:
+    """The kernels of a block that the plan of a configuration names."""
+    _, plan = model_and_plan(config)
+    return {kernel for kernel in KERNELS if any(fnmatch.fnmatchcase(kernel, p) for p in plan)}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "chosen", "expected"),
+    [
+        ("cifar10", {}, (200, 128, 5, 10, 0.5, 0.8)),
+        ("anything", {}, (200, 128, 5, 10, 0.5, 0.8)),
+        ("digits", {}, (30, 32, 1, 3, 0.0, 0.0)),
+        ("cifar10", {"epochs": 20}, (20, 128, 2, 2, 0.5, 0.8)),
+        ("cifar10", {"epochs": 9}, (9, 128, 0, 0, 0.5, 0.8)),
+        ("digits", {"epochs": 1}, (1, 32, 0, 0, 0.0, 0.0)),
+        ("digits", {"flip": 0.5, "cutmix": 0.3}, (30, 32, 1, 3, 0.5, 0.3)),
+        ("cifar10", {"mask_start_epoch": 0, "warmup_epochs": 0}, (200, 128, 0, 0, 0.5, 0.8)),
+        ("cifar10", {"epochs": 5, "mask_start_epoch": 7}, (5, 128, 0, 7, 0.5, 0.8)),
+        ("digits", {"batch_size": 1}, (30, 1, 1, 3, 0.0, 0.0)),
+    ],
+)
+def test_open_defaults_follow_the_data_set_and_an_explicit_value_is_obeyed(
+    dataset, chosen, expected
+):
+    settings = resolve(Config(**chosen), dataset)
+    found = (
+        settings.epochs,
+        settings.batch_size,
+        settings.warmup_epochs,
+        settings.mask_start_epoch,
+        settings.flip,
+        settings.cutmix,
+    )
+    assert found == expected
+
+
+def test_without_options_a_run_is_dense_and_beside_them_masks_all_layers_by_32x32():
+    assert model_and_plan(resolve(Config(), "cifar10")) == (5, {})
+    settings = resolve(Config(ratio=0.8), "cifar10")
+    assert masked_kernels(settings) == set(KERNELS)
+    _, plan = model_and_plan(settings)
+    assert set(plan.values()) == {BlockMasking((32, 32), 0.8)}
+
+
+def test_the_warm_up_starts_at_a_tenth_of_the_peak():
+    assert resolve(Config(lr=0.5), "cifar10").warmup_lr == 0.05
+    assert resolve(Config(lr=0.5, warmup_lr=0.0), "cifar10").warmup_lr == 0
+
+
+@pytest.mark.parametrize(
+    "config", [Config(), Config(ratio=0.5, epochs=50), Config(config="ResMLP2")]
+)
+@pytest.mark.parametrize("dataset", ["cifar10", "digits"])
+def test_settings_are_complete_and_stay_what_they_are(config, dataset):
+    """A resumed run resolves stored settings again, perhaps under another name of the data."""
+    settings = resolve(config, dataset)
+    left_open = {f.name for f in dataclasses.fields(settings) if getattr(settings, f.name) is None}
+    beside_a_string = {"block", "ratio", "mask_layers", "depth"}
+    rules = {"activation", "gradient", "gradient_method"}
+    of_resnet9 = {"width"}
+    unasked = {"ramp_epochs", "freeze_epoch", "devices", "image_size", "workers"}
+    assert left_open == {"data_dir", "layer_scale"} | of_resnet9 | unasked | rules | (
+        beside_a_string if config.config else {"config"}
+    )
+    for name in ("cifar10", "digits"):
+        assert resolve(settings, name) == settings
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ("XPatch", {KERNELS[0]}),
+        ("XChannel", {KERNELS[1], KERNELS[2]}),
+        ("XChannel2", {KERNELS[2]}),
+        (" XChannel1 , XPatch ", {KERNELS[0], KERNELS[1]}),
+        ("XPatch,XPatch", {KERNELS[0]}),
+    ],
+)
+def test_mask_layers_says_which_kernels_are_masked(layers, expected):
+    assert masked_kernels(Config(ratio=0.5, mask_layers=layers)) == expected
+
+
+def test_a_model_string_and_single_options_mean_the_same():
+    text = "ResMLP3 @ XPatch = masked 0.3 (4, 2); XChannel = masked 0.3 (4, 2);"
+    both: dict[str, Any] = {"backward": "dense", "score": "l1"}
+    options = Config(block="4x2", ratio=0.3, depth=3, **both)
+    assert model_and_plan(Config(config=text, **both)) == model_and_plan(options)
+
+
+@pytest.mark.parametrize("backward", ["masked", "dense", "straight_through"])
+@pytest.mark.parametrize("score", ["l2", "spectral", "l1"])
+def test_backward_and_score_reach_every_rule(backward, score):
+    for config in (
+        Config(ratio=0.5, backward=backward, score=score),
+        Config(
+            config="ResMLP1 @ XPatch=masked 0.5 (2,2); XChannel1=masked 0.1 (1,1);",
+            backward=backward,
+            score=score,
+        ),
+    ):
+        rules = model_and_plan(config)[1].values()
+        assert rules
+        assert {(rule.backward, rule.score) for rule in rules} == {(backward, score)}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_augmentation_holds_the_chosen_numbers():
+    numbers = {
+        "flip": 0.1,
+        "crop_padding": 3,
+        "cutout": 2,
+        "mixup": 0.4,
+        "cutmix": 0.5,
+        "mix_probability": 0.6,
+        "switch_probability": 0.7,
+        "label_smoothing": 0.2,
+    }
+    found = vars(augmentation(resolve(Config(**numbers), "digits")))
+    renamed = {"mixup": "mixup_alpha", "cutmix": "cutmix_alpha"}
+    assert found == {renamed.get(name, name): value for name, value in numbers.items()}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"block": "32x"}, "block '32x' is not ROWSxCOLS"),
+        ({"block": "0x4"}, "block '0x4' is not ROWSxCOLS"),
+        ({"block": "-4x4"}, "block '-4x4' is not ROWSxCOLS"),
+        ({"ratio": 1.0}, "ratio 1.0 is outside [0, 1)"),
+        ({"ratio": -0.1}, "ratio -0.1 is outside [0, 1)"),
+        ({"ratio": math.nan}, "ratio nan is outside [0, 1)"),
+        ({"mask_layers": "XPatch,Head"}, "'Head'"),
+        ({"mask_layers": ""}, "''"),
+        ({"backward": "sparse"}, "backward 'sparse' is unknown: choose one of masked, dense"),
+        ({"score": "l3"}, "score 'l3' is unknown: choose one of l2"),
+        ({"engine": "cuda"}, "engine 'cuda' is unknown: choose one of auto"),
+        ({"precision": "float16"}, "--precision=float16 is unknown: choose one of float32"),
+        ({"epochs": 0}, "--epochs=0 is too small"),
+        ({"epochs": -3}, "--epochs=-3 is too small"),
+        ({"batch_size": 0}, "--batch-size=0 is too small"),
+        ({"mask_start_epoch": -1}, "--mask-start-epoch=-1 is too small"),
+        ({"warmup_epochs": -1}, "--warmup-epochs=-1 is too small"),
+        ({"warmup_epochs": 11, "epochs": 10}, "--warmup-epochs=11 is longer than --epochs=10"),
+        ({"patch_size": 0}, "--patch-size=0 is too small"),
+        ({"dim": 0}, "--dim=0 is too small"),
+        ({"depth": 0}, "--depth=0 is too small"),
+        ({"expansion": 0}, "--expansion=0 is too small"),
+        ({"lr": -1.0}, "--lr=-1.0"),
+        ({"lr": math.inf}, "--lr=inf"),
+        ({"min_lr": math.nan}, "--min-lr=nan"),
+        ({"warmup_lr": -0.5}, "--warmup-lr=-0.5"),
+        ({"weight_decay": -1e-4}, "--weight-decay=-0.0001"),
+        ({"checkpoint_every": -1.0}, "--checkpoint-every=-1.0"),
+        ({"seed": -1}, "--seed=-1 is outside"),
+        ({"seed": 2**32}, "--seed=4294967296 is outside"),
+        ({"drop_path": 1.0}, "--drop-path=1.0 is outside"),
+        ({"layer_scale": math.nan}, "--layer-scale=nan must be a finite number"),
+        ({"flip": 1.5}, "flip=1.5"),
+        ({"crop_padding": -1}, "crop_padding=-1"),
+        ({"cutout": -1}, "cutout=-1"),
+        ({"optimizer": "lamb"}, "--optimizer=lamb is unknown: choose one of adam, adamw, sgd"),
+        ({"schedule": "step"}, "--schedule=step is unknown: choose one of cosine, triangular"),
+        ({"model": "resnet50"}, "--model=resnet50 is unknown: choose one of resmlp, resnet9"),
+        ({"width": 64}, "--width is an option of --model=resnet9: leave it out"),
+        ({"model": "resnet9", "width": 0}, "--width=0 is too small"),
+        ({"model": "resnet9", "dim": 64}, "--dim is an option of --model=resmlp: leave it out"),
+        ({"model": "resnet9", "config": "ResMLP5"}, "--config is an option of --model=resmlp"),
+        ({"model": "resnet9", "mask_layers": "XPatch"}, "names 'XPatch': choose from Conv, Conv2"),
+        ({"mixup": -0.1}, "-0.1"),
+        ({"cutmix": math.inf}, "inf"),
+        ({"mix_probability": 2.0}, "mix_probability=2.0"),
+        ({"label_smoothing": 1.0}, "label_smoothing=1.0"),
+    ],
+)
+def test_out_of_range_is_one_line_with_the_value(chosen, message):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        resolve(Config(**chosen), "cifar10")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option", [{"block": "8x8"}, {"backward": "dense"}, {"score": "l1"}, {"mask_layers": "XPatch"}]
+)
+def test_an_option_of_a_mask_needs_one(option):
+    with pytest.raises(InputError, match=r"needs a mask: give --ratio.*--ratio=0 for a dense run"):
+        check_said_in_vain(Config(**option))
+    check_said_in_vain(Config(**option, ratio=0.0))
+
+
+def test_layers_may_be_named_for_another_rule():
+    check_said_in_vain(Config(mask_layers="XPatch", activation="8x8:0.5"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"block": "4x4"},
+        {"ratio": 0.0},
+        {"mask_layers": "XPatch"},
+        {"depth": 5},
+        {"activation": "8x8:0.7"},
+        {"gradient": "2:4"},
+        {"gradient_method": "random"},
+    ],
+)
+def test_a_model_string_excludes_what_it_says_itself(other):
+    (name,) = other
+    expected = f"--config and --{name.replace('_', '-')} exclude each other"
+    with pytest.raises(InputError, match=expected):
+        resolve(Config(config="ResMLP5", **other), "cifar10")
+
+
+def test_options_and_a_model_string_say_the_same_rules():
+    options = Config(
+        block="4x4",
+        ratio=0.5,
+        mask_layers="XPatch",
+        activation="8x8:0.7",
+        gradient="2:4",
+        gradient_method="rescaled",
+    )
+    rules = "masked 0.5 (4, 4) + sparse 0.7 (8, 8) + gradient 2:4 rescaled"
+    string = Config(config=f"ResMLP5 @ XPatch = {rules};")
+    assert model_and_plan(options) == model_and_plan(string)
+    alone = model_and_plan(Config(activation="mean:2x2", mask_layers="XPatch"))
+    assert alone == model_and_plan(Config(config="ResMLP5 @ XPatch = compressed (2, 2);"))
+
+
+def test_a_gradient_method_without_a_gradient_rule_is_refused():
+    with pytest.raises(InputError, match="--gradient-method says how --gradient=N:M is done"):
+        resolve(Config(gradient_method="rescaled"), "cifar10")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (Config(), "dense"),
+        (Config(block="4x2", ratio=0.0), "dense"),
+        (Config(activation="8x8:0.7"), "dense, activations 8x8:0.7"),
+        (
+            Config(ratio=0.8, gradient="2:4"),
+            "32x32 at 0.8, masked backward, gradients 2:4 magnitude",
+        ),
+        (Config(block=" 4 x 2", ratio=0.5), "4x2 at 0.5, masked backward"),
+        (Config(ratio=0.8, backward="dense"), "32x32 at 0.8, dense backward"),
+        (
+            Config(ratio=0.8, mask_layers="XPatch"),
+            "32x32 at 0.8 in XPatch, masked backward",
+        ),
+        (
+            Config(config="ResMLP2 @ XPatch = masked 0.5 (2, 2);"),
+            "ResMLP2 @ XPatch = masked 0.5 (2, 2); masked backward",
+        ),
+    ],
+)
+def test_masking_in_a_few_words(config, expected):
+    assert describe_masking(config) == expected
+
+
+@pytest.mark.parametrize("chosen", [{"lr": 0.01, "min_lr": 0.1}, {"min_lr": 0.1}], ids=str)
+def test_a_lowest_rate_above_the_highest_is_refused(chosen: dict[str, Any]):
+    with pytest.raises(InputError, match=r"--min-lr=0\.1 is above the highest rate, --lr=0\.01"):
+        check_said_in_vain(Config(**chosen))
+    check_said_in_vain(Config(lr=1e-6))
+    check_said_in_vain(Config(lr=0.01, min_lr=0.01))
+
+
+def test_crops_and_flips_of_a_large_set_are_left_to_the_pipeline():
+    with pytest.raises(InputError, match=r"--flip=0\.0 does not go with --dataset=imagenet2012"):
+        check_said_in_vain(Config(dataset="imagenet2012", flip=0.0, ratio=0.8))
+
+
+def test_digits_have_no_mirror_images():
+    digits, cifar10 = (resolve(Config(model="resnet9"), name) for name in ("digits", "cifar10"))
+    assert (digits.flip, digits.flip_test) == (0.0, False)
+    assert (cifar10.flip, cifar10.flip_test) == (0.5, True)
+    assert resolve(Config(model="resnet9", flip_test=True), "digits").flip_test

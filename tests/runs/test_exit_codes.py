@@ -1,0 +1,43 @@
+"""Errors that a user can mend are one line and a code."""
+
+import warnings
+
+import pytest
+
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.runs.exit_codes import exit_code
+from sparsemlp.runs.run import NotFiniteError
+
+
+def fail(error: BaseException) -> int:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("x is bad"), 2, "error: x is bad"),
+        (SaveError("disk full"), 2, "error: disk full"),
+        (NotFiniteError("NaN"), 3, "stopped: NaN"),
+        (KeyboardInterrupt(), 130, "stopped at once; go on so"),
+    ],
+)
+def test_an_error_is_one_line_and_its_code(capsys, error, code, line):
+    assert exit_code(lambda: fail(error), stopped="go on so") == code
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_what_is_no_fault_of_the_user_is_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        exit_code(lambda: 1 // 0, stopped="")
+
+
+def test_the_code_of_the_program_is_returned_and_warnings_are_one_line(capsys):
+    def program() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("look out", stacklevel=1)
+        return 7
+
+    assert exit_code(program, stopped="") == 7
+    assert capsys.readouterr().err == "warning: look out\n"

@@ -1,0 +1,56 @@
+"""What a configuration comes to is known without training it, and told as training would."""
+
+import dataclasses
+
+import pytest
+
+from sparsemlp.configuration.config import Config
+from sparsemlp.data import ImageDataset
+from sparsemlp.errors import InputError
+from sparsemlp.runs.rehearsal import outline_of, rehearse, training_of
+
+SMALL = Config(dataset="digits", block="4x4", ratio=0.5, dim=8, depth=1, expansion=2, epochs=3)
+TWO_RATIOS = {
+    "config": "ResMLP1 @ XPatch = masked 0.5 (4, 4); XChannel = masked 0.8 (4, 4);",
+    **dict.fromkeys(("block", "ratio", "depth")),
+}
+
+
+def test_a_configuration_that_fits_gives_its_settings():
+    settings = rehearse(SMALL)
+    assert (settings.dataset, settings.block, settings.epochs) == ("digits", "4x4", 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"block": "5x4"}, "5x4"),
+        ({"dataset": "none.npz"}, "none.npz"),
+        ({"lr": -1.0}, "--lr"),
+        ({"activation": "3x3:0.5"}, "3x3"),
+        ({**TWO_RATIOS, "budget": "erk"}, "one ratio"),
+    ],
+)
+def test_what_does_not_fit_is_refused(wrong, said):
+    with pytest.raises(InputError, match=said):
+        rehearse(dataclasses.replace(SMALL, **wrong))
+
+
+def test_the_outline_of_a_named_set_has_its_shapes_and_no_memory():
+    outline = outline_of(dataclasses.replace(SMALL, dataset="cifar10"))
+    assert isinstance(outline, ImageDataset)
+    assert outline.train_images.shape == (50_000, 32, 32, 3)
+    assert not any(outline.train_images.strides)
+
+
+def test_a_dense_training_is_the_same_whatever_its_block():
+    dense = dataclasses.replace(SMALL, ratio=0.0)
+    other = dataclasses.replace(dense, block="8x8", mask_start_epoch=1)
+    assert training_of(dense) == training_of(other)
+    assert training_of(SMALL) != training_of(dataclasses.replace(SMALL, block="8x8"))
+    assert training_of(SMALL) != training_of(dense)
+
+
+def test_where_a_run_leaves_its_files_makes_no_other_training():
+    assert training_of(SMALL) == training_of(dataclasses.replace(SMALL, checkpoint_every=1.0))
+    assert training_of(SMALL) != training_of(dataclasses.replace(SMALL, seed=1))

@@ -1,0 +1,68 @@
+"""A run is resumed from what it saved, or not at all."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from sparsemlp.checkpoints.checkpoint import Checkpoints
+from sparsemlp.errors import InputError
+from sparsemlp.runs.resume import restore_run
+from sparsemlp.runs.run_folder import RunFolder
+
+STATE = {"weight": jnp.arange(3.0)}
+SHAPES = jax.eval_shape(lambda: STATE)
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def records(folder: RunFolder, n: int) -> None:
+    lines = [json.dumps({"epoch": epoch}) + "\n" for epoch in range(1, n + 1)]
+    folder.metrics.write_text("".join(lines))
+
+
+def restore(folder: RunFolder, data: str = "abc"):
+    with Checkpoints(folder.checkpoints) as checkpoints:
+        return restore_run(folder, checkpoints, SHAPES, steps_per_epoch=2, data=data)
+
+
+def save(folder: RunFolder, step: int) -> None:
+    with Checkpoints(folder.checkpoints) as checkpoints:
+        checkpoints.save(step, STATE, {"data": "abc", "seconds": 0.0})
+
+
+def test_the_records_are_cut_back_to_the_checkpoint(folder):
+    save(folder, 5)
+    records(folder, 4)
+    restored = restore(folder)
+    assert restored is not None
+    assert restored.step == 5
+    assert len(folder.metrics.read_text().splitlines()) == 2
+
+
+def test_a_run_that_saved_nothing_starts_and_says_so(folder):
+    with pytest.warns(UserWarning, match="ended before its first step"):
+        assert restore(folder) is None
+
+
+def test_lost_checkpoints_are_an_error_that_leaves_the_records(folder):
+    records(folder, 3)
+    with pytest.raises(InputError, match=r"no checkpoint is left in .*checkpoints"):
+        restore(folder)
+    assert len(folder.metrics.read_text().splitlines()) == 3
+
+
+def test_other_data_and_missing_records_are_errors_that_leave_the_records(folder):
+    save(folder, 5)
+    records(folder, 3)
+    with pytest.raises(InputError, match="their checksum differs"):
+        restore(folder, data="xyz")
+    assert len(folder.metrics.read_text().splitlines()) == 3
+    records(folder, 1)
+    with pytest.raises(InputError, match="lacks records of the 2 epochs"):
+        restore(folder)
+    assert len(folder.metrics.read_text().splitlines()) == 1

@@ -1,0 +1,80 @@
+"""Grid files as they are shipped and as they go wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from sparsemlp.configuration.settings import resolve
+from sparsemlp.errors import InputError
+from sparsemlp.runs.run_names import run_name
+from sparsemlp.sweeps.grid import Grid, read_grid
+
+CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
+
+
+def names(grid: Grid) -> list[str]:
+    return [run_name(resolve(run.config, run.config.dataset), run.swept) for run in grid.runs]
+
+
+def test_the_grid_of_the_thesis_has_its_342_runs():
+    grid = read_grid(CONFIGS / "grid_cifar10.yaml")
+    assert len(grid.runs) == len(set(names(grid))) == 19 * 9 * 2
+    settings = [resolve(run.config, "cifar10") for run in grid.runs]
+    assert {s.backward for s in settings} == {"masked", "dense"}
+    assert {s.ratio for s in settings} == {n / 10 for n in range(1, 10)}
+    assert len({s.block for s in settings}) == 19
+    thesis = resolve(settings[0].__class__(), "cifar10")
+    for name in ("epochs", "batch_size", "lr", "warmup_lr", "weight_decay", "mixup", "cutmix"):
+        assert {getattr(s, name) for s in settings} == {getattr(thesis, name)}
+
+
+def test_the_case_study_is_dense_and_three_backwards_with_three_seeds():
+    found = names(read_grid(CONFIGS / "case_study.yaml"))
+    kinds = ("dense", "32x32-0.8-masked", "32x32-0.8-dense", "32x32-0.8-straight_through")
+    assert found == [f"{kind}-seed{seed}" for kind in kinds for seed in (0, 1, 2)]
+
+
+def test_the_grid_of_sr_ste_has_what_it_is_compared_with():
+    found = names(read_grid(CONFIGS / "sr_ste.yaml"))
+    kinds = (
+        "dense",
+        "32x32-0.8-masked-budget-uniform",
+        "32x32-0.8-masked-budget-global",
+        "32x32-0.8-straight_through-budget-global-dropped_decay-0.0002",
+    )
+    assert found == [f"{kind}-seed{seed}" for kind in kinds for seed in (0, 1, 2)]
+
+
+def test_the_smoke_test_needs_no_download():
+    grid = read_grid(CONFIGS / "smoke.yaml")
+    assert {run.config.dataset for run in grid.runs} == {"digits"}
+
+
+def test_all_problems_of_a_file_are_told_together(tmp_path):
+    file = tmp_path / "grid.yaml"
+    file.write_text(
+        "hp:\n  block: [32x32, 7]\n  ratio: [0.5, 2]\n  blok: [1]\nfixed:\n  epochs: many\n"
+        "meta:\n  run: cloud\n  mode: random\nsbatch:\n  time: soon\n  array: 1-3\n"
+    )
+    with pytest.raises(InputError) as caught:
+        read_grid(file)
+    heading, *lines = str(caught.value).splitlines()
+    assert f"{file} has 8 problems, nothing was started" in heading
+    at = [int(line.strip().removeprefix(f"{file}:").split(":")[0]) for line in lines]
+    assert at == [2, 3, 4, 6, 8, 9, 11, 12]
+
+
+def test_launcher_and_job_name_come_from_meta(tmp_path):
+    file = tmp_path / "grid.yaml"
+    file.write_text("meta: {run: slurm, prefix: a b}\nfixed: {dataset: digits}\n")
+    grid = read_grid(file)
+    assert (grid.launcher, grid.prefix) == ("slurm", "a b")
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
+    file = tmp_path / "grid.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(InputError, match=f"{file} cannot be read"):
+        read_grid(file)
