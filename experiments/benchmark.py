@@ -70,8 +70,7 @@ from benchmark_population import measure_population
 from benchmark_selection import measure_selection
 from benchmark_step import measure_step
 
-from sparsemlp import InputError
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import subcommands
 
 
@@ -88,12 +87,7 @@ def main() -> int:
         "gpu": measure_gpu,
         "selection": measure_selection,
     }
-    try:
-        subcommands(benchmarks, description=__doc__)
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: subcommands(benchmarks, description=__doc__))
 
 
 if __name__ == "__main__":

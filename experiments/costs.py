@@ -40,7 +40,8 @@ from sparsemlp.blocks import Block, check_ratio, format_block
 from sparsemlp.cost_models import costs
 from sparsemlp.cost_models.costs import KINDS, Masking, Run, Shapes
 from sparsemlp.engines import check_engine
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
+from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.plan import Plan, masking_for
 
@@ -103,12 +104,7 @@ class Costs:
 
 def count_costs(options: Costs) -> None:
     """Writes the tables, and prints the dense figures and shares of them."""
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out={options.out} is no folder to write to: {error.strerror}"
-        ) from error
+    make_folder(options.out, f"--out={options.out}")
     if options.measured and options.config is not None:
         raise InputError("--measured measures the grid: leave out --config")
     if options.engine != "auto" and not options.measured:
@@ -210,15 +206,14 @@ def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Writes what a command line asks for; the exit code."""
-    try:
+
+    def program() -> None:
         if words[:1] == ["scaling"]:
             write_scaling(cli(Scaling, prog="costs.py scaling", args=words[1:]))
         else:
             count_costs(cli(Costs, description=__doc__, args=words))
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_code(program)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from pallas_kernels import Cpu, Phase
 from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import Block, divides, format_block, n_kept_blocks
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, write_whole
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
@@ -79,12 +79,7 @@ class Options:
 def main() -> int:
     """Measures what the command line names, one entry of the table after the other."""
     _keep_freed_memory()
-    try:
-        measure(cli(Options, description=__doc__))
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: measure(cli(Options, description=__doc__)))
 
 
 def measure(options: Options) -> None:

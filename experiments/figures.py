@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from sparsemlp import InputError
 from sparsemlp.blocks import check_ratio, format_block, parse_block
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import Chosen, Drawing, draw_figures, save
+from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.studies.study import read_study
 
@@ -46,10 +46,7 @@ def write_figures(
     chosen = Chosen(format_block(parse_block(block)), ratio)
     study = read_study(folder)
     out = out or folder / "figures"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out={out} is no folder to write to: {error.strerror}") from error
+    make_folder(out, f"--out={out}")
 
     def write(drawing: Drawing) -> None:
         print(*save(drawing, out, vector))
@@ -62,8 +59,4 @@ def write_figures(
 
 
 if __name__ == "__main__":
-    try:
-        cli(write_figures, description=__doc__)
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_code(lambda: cli(write_figures, description=__doc__)))

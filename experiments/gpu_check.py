@@ -23,7 +23,7 @@ from watch import AtWork, Guard, guard_for, require_device, unguarded
 from pallas_kernels import Engine
 from sparsemlp import InputError
 from sparsemlp.blocks import format_block
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record
 from sparsemlp.options import cli
 from sparsemlp.runs.history import History
@@ -47,16 +47,20 @@ class Options:
 
 def main() -> int:
     """Makes the comparisons that the file does not hold yet."""
-    options = cli(Options, description=__doc__)
-    try:
-        engines = gpu_engines(options.smoke)
-        if options.engine not in engines:
-            raise InputError(f"--engine={options.engine} is none of {', '.join(engines)}")
-        add_comparisons(options, engines[options.engine])
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: check(cli(Options, description=__doc__)))
+
+
+def check(options: Options) -> None:
+    """Makes the comparisons of the engine that the options name.
+
+    Raises:
+      InputError: there is no such engine.
+      DeviceLostError: as `add_comparisons`.
+    """
+    engines = gpu_engines(options.smoke)
+    if options.engine not in engines:
+        raise InputError(f"--engine={options.engine} is none of {', '.join(engines)}")
+    add_comparisons(options, engines[options.engine])
 
 
 def add_comparisons(options: Options, engine: Engine) -> None:

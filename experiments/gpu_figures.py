@@ -17,7 +17,7 @@ from gpu_report import check_measured
 from matplotlib.figure import Figure
 
 from sparsemlp import InputError
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS
 from sparsemlp.files import Record
@@ -29,12 +29,7 @@ _MARKERS = {"forward": "o", "input_gradient": "s", "kernel_gradient": "^"}
 
 def main() -> int:
     """Draws the picture that the command line names."""
-    try:
-        cli(draw_roofline, description=__doc__)
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: cli(draw_roofline, description=__doc__))
 
 
 def draw_roofline(

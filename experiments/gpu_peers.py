@@ -21,7 +21,7 @@ from gpu_points import Point, all_points, roofline_seconds, tiny_points
 
 from sparsemlp import InputError
 from sparsemlp.blocks import Block
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record
 from sparsemlp.options import cli
 from sparsemlp.runs.history import History
@@ -43,12 +43,7 @@ class Options:
 
 def main() -> int:
     """Measures the points that the file does not hold yet."""
-    try:
-        measure_peers(cli(Options, description=__doc__))
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: measure_peers(cli(Options, description=__doc__)))
 
 
 def measure_peers(options: Options) -> None:

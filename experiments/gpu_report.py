@@ -18,7 +18,7 @@ from gpu_products import numbers_of, point_of
 
 from sparsemlp import InputError
 from sparsemlp.blocks import format_block
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, write_whole
 from sparsemlp.options import cli
 from sparsemlp.runs.history import History
@@ -29,12 +29,7 @@ TRIAL = "no measurement: a trial of the program with tiny shapes and interpreted
 
 def main() -> int:
     """Prints the tables of a folder."""
-    try:
-        cli(print_tables, description=__doc__)
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: cli(print_tables, description=__doc__))
 
 
 def print_tables(folder: Annotated[Path, tyro.conf.Positional]) -> None:

@@ -35,7 +35,7 @@ from sparsemlp import (
     resmlp_s24,
     select_masks,
 )
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, write_json
 from sparsemlp.mask_trees import flatten_masks
 from sparsemlp.options import cli
@@ -99,16 +99,19 @@ class Options:
 
 def main() -> int:
     """Measures the step that the command line names, and then, if it masks, its selection."""
-    try:
-        options = cli(Options, description=__doc__)
-        record, selection = measure_step(options)
-        write_json(options.out, record)
-        if selection is not None:
-            write_json(options.out, record | selection())
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: record_step(cli(Options, description=__doc__)))
+
+
+def record_step(options: Options) -> None:
+    """Writes the record of a step, and once more with that of its selection.
+
+    Raises:
+      InputError: as `measure_step`.
+    """
+    record, selection = measure_step(options)
+    write_json(options.out, record)
+    if selection is not None:
+        write_json(options.out, record | selection())
 
 
 def measure_step(options: Options) -> tuple[Record, Callable[[], Record] | None]:

@@ -25,6 +25,7 @@ from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.settings import resolve
 from sparsemlp.data import ImageDataset
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import cli
 from sparsemlp.train.train_state import initial_state
 from sparsemlp.train.training import train_steps
@@ -109,20 +110,24 @@ def load_runtime() -> ctypes.CDLL:
 
 def main() -> int:
     """Makes the step that the command line describes."""
+    return exit_code(lambda: profile(cli(OneStep, description=__doc__)))
+
+
+def profile(options: OneStep) -> None:
+    """Makes one step between the calls that begin and end a profile.
+
+    Raises:
+      InputError: an option that cannot be, or CUDA's runtime library is not found.
+    """
+    make = steps(options)
+    make(2)
     try:
-        make = steps(cli(OneStep, description=__doc__))
-        make(2)
         runtime = load_runtime()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     except OSError as error:
-        print(f"error: CUDA's runtime library is not found: {error}", file=sys.stderr)
-        return 2
+        raise InputError(f"CUDA's runtime library is not found: {error}") from error
     runtime.cudaProfilerStart()
     make(1)
     runtime.cudaProfilerStop()
-    return 0
 
 
 if __name__ == "__main__":

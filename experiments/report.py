@@ -16,8 +16,9 @@ import tyro
 
 from sparsemlp import InputError
 from sparsemlp.blocks import check_ratio, format_block, parse_block
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import Chosen, Drawing, draw_figures, render, save
+from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.reports.report import CSV_NAME, JSON_NAME, Picture, write_report
 from sparsemlp.studies.study import read_study
@@ -61,17 +62,5 @@ def report(
     print(f"{out}, {out.with_name(CSV_NAME)}, {out.with_name(JSON_NAME)}")
 
 
-def make_folder(path: Path) -> None:
-    """Makes a folder to write to, or raises InputError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} is no folder to write to: {error.strerror}") from error
-
-
 if __name__ == "__main__":
-    try:
-        cli(report, description=__doc__)
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_code(lambda: cli(report, description=__doc__)))

@@ -12,6 +12,7 @@ from sparsemlp.cost_models.scaling_points import ScalingPoint, scaling_points, s
 from sparsemlp.figures import save
 from sparsemlp.figures.speed_up import draw_scaling, name_variant
 from sparsemlp.figures.style import look
+from sparsemlp.files import make_folder
 
 COLUMNS = (
     "scaling",
@@ -66,12 +67,7 @@ def write_scaling(options: Scaling) -> None:
         )
         for title, of_device in images.items()
     }
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out={options.out} is no folder to write to: {error.strerror}"
-        ) from error
+    make_folder(options.out, f"--out={options.out}")
     rows = [_row(title, point) for title, points in panels.items() for point in points]
     write_csv(options.out / "scaling.csv", COLUMNS, rows)
     with look():

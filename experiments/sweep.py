@@ -18,9 +18,9 @@ from typing import Annotated
 
 import tyro
 
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import cli, open_default
 from sparsemlp.populations.grouping import chooses_population
-from sparsemlp.runs.exit_codes import exit_code
 from sparsemlp.runs.run_names import safe_name
 from sparsemlp.sweeps.grid import Launcher, read_grid
 from sparsemlp.sweeps.slurm import submit_sweep, tell_scripts

@@ -25,9 +25,10 @@ from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.settings import Settings
 from sparsemlp.data import ImageDataset, LabelledImages, load_images
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS, MARKERS, look
+from sparsemlp.files import make_folder
 from sparsemlp.options import cli
 from sparsemlp.studies.labels import Labels
 from sparsemlp.studies.study_run import StudyRun, read_run
@@ -147,10 +148,7 @@ def draw_tradeoff(
       out: the picture, PNG, PDF or SVG by its ending.
     """
     check_picture(out)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out={out} cannot be written: {error.strerror}") from error
+    make_folder(out.parent)
     runs = [read_run(p.parent, str(p.parent)) for p in sorted(folder.glob("**/metrics.jsonl"))]
     runs = [run for run in runs if run.records or run.status == "unreadable"]
     if not runs:
@@ -175,8 +173,4 @@ def draw_tradeoff(
 
 
 if __name__ == "__main__":
-    try:
-        cli(draw_tradeoff, description=__doc__)
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_code(lambda: cli(draw_tradeoff, description=__doc__)))

@@ -32,7 +32,7 @@ from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block
-from sparsemlp.errors import SaveError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
 
@@ -79,12 +79,9 @@ class Options:
 
 def main() -> int:
     """Tunes what the command line names, one problem after the other."""
-    try:
-        tune(cli(Options, description=__doc__))
-    except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(
+        lambda: tune(cli(Options, description=__doc__)), stopped="the same command goes on"
+    )
 
 
 def tune(options: Options) -> None:

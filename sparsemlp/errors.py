@@ -16,5 +16,9 @@ class SaveError(OSError):
     """
 
 
+class NotFiniteError(ArithmeticError):
+    """The loss or a parameter became NaN or infinite; one line says when and what is left."""
+
+
 class WorkerError(RuntimeError):
     """A helping process that died or failed; the message is one line that says how."""

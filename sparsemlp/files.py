@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, even if the power fails."""
+"""Files that are either whole or not there, even if the power fails; folders to write to."""
 
 import contextlib
 import json
@@ -8,10 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sparsemlp.errors import SaveError
+from sparsemlp.errors import InputError, SaveError
 
 Record = dict[str, Any]
 """A JSON object: strings, numbers, booleans, None, and lists and records of them."""
+
+
+def make_folder(path: Path, told: str | None = None) -> None:
+    """Makes a folder to write to, with its parents.
+
+    Args:
+      path: the folder; it may exist.
+      told: what to call it in an error, its path by itself.
+
+    Raises:
+      InputError: a file is in its place, or it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{told or path} is no folder to write to: {error.strerror}") from error
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:

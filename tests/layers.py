@@ -19,6 +19,7 @@ FOLDERS = (
 
 LAYERS = (
     ("errors", "image_mixing"),
+    ("exit_codes",),
     ("paths",),
     ("options",),
     ("data",),
@@ -102,7 +103,7 @@ LAYERS = (
     ("trainer", "recorder", "population_program"),
     ("stream_trainer", "follower"),
     ("run", "population_trainer", "rehearsal"),
-    ("population_run", "exit_codes", "grid_check", "announcement"),
+    ("population_run", "grid_check", "announcement"),
     ("population", "command_line", "grid"),
     ("sweep_runs",),
     ("sweep_job",),

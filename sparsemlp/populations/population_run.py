@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
+from sparsemlp.errors import NotFiniteError
 from sparsemlp.files import Record
 from sparsemlp.populations.population_trainer import PopulationTrainer
 from sparsemlp.runs.interruption import Interruption
 from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.recorder import Recorder
-from sparsemlp.runs.run import NotFiniteError
 from sparsemlp.schedule import DENSE, MASKED, Phase
 from sparsemlp.train.train_state import TrainState
 

@@ -25,13 +25,13 @@ from sparsemlp.configuration.settings import (
 from sparsemlp.data import LabelledImages, load_images
 from sparsemlp.distributed import processes
 from sparsemlp.distributed.place import place_of
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, NotFiniteError
+from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.announcement import announce
-from sparsemlp.runs.exit_codes import exit_code
 from sparsemlp.runs.interruption import deferred_signals
 from sparsemlp.runs.progress import Reporter, TalkativeConsole
-from sparsemlp.runs.run import NotFiniteError, Run
+from sparsemlp.runs.run import Run
 from sparsemlp.runs.run_folder import RunFolder
 
 _LONGEST_JOIN = 86_400.0

@@ -10,7 +10,7 @@ from sparsemlp.data import ImageDataset
 from sparsemlp.data.imagenet import ImageSet
 from sparsemlp.distributed.parallel import own_copy, replicate_first
 from sparsemlp.distributed.processes import agree, is_first, require_alike, shared
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.files import Record, write_json
 from sparsemlp.runs.follower import Follower
 from sparsemlp.runs.interruption import Interruption
@@ -25,10 +25,6 @@ from sparsemlp.train.trainer import PhasedTrainer, Trainer
 
 _CHUNK_SECONDS = 2.0
 """About how long one call of the training program lasts: how soon a signal is obeyed."""
-
-
-class NotFiniteError(ArithmeticError):
-    """The loss or a parameter became NaN or infinite; one line says when and what is left."""
 
 
 class Run:

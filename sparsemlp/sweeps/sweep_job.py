@@ -17,7 +17,7 @@ import jax
 from sparsemlp.configuration.settings import describe_run
 from sparsemlp.data import DataSets, ImageDataset
 from sparsemlp.data.imagenet import ImageSet
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.files import Record
 from sparsemlp.populations import grouping
 from sparsemlp.populations.population import Member, train_population
@@ -25,7 +25,7 @@ from sparsemlp.populations.population import Outcome as PopulationOutcome
 from sparsemlp.runs.interruption import Interruption
 from sparsemlp.runs.lock import OccupiedError
 from sparsemlp.runs.progress import Reporter
-from sparsemlp.runs.run import NotFiniteError, Run
+from sparsemlp.runs.run import Run
 from sparsemlp.sweeps.sweep_folder import SweepFolder, SweepRun
 from sparsemlp.sweeps.sweep_runs import resolved, why_other_run
 

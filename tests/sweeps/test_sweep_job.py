@@ -13,11 +13,11 @@ from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import to_json
 from sparsemlp.configuration.settings import resolve
 from sparsemlp.data import DataSets
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.populations.population_run import Outcome as MemberOutcome
 from sparsemlp.runs.interruption import Interruption
 from sparsemlp.runs.progress import Reporter
-from sparsemlp.runs.run import NotFiniteError, Run
+from sparsemlp.runs.run import Run
 from sparsemlp.sweeps.sweep_folder import SweepFolder, SweepRun
 from sparsemlp.sweeps.sweep_job import (
     Outcome,

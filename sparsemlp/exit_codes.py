@@ -11,16 +11,15 @@ import warnings
 from collections.abc import Callable
 from typing import TextIO
 
-from sparsemlp.errors import InputError, SaveError, WorkerError
-from sparsemlp.runs.run import NotFiniteError
+from sparsemlp.errors import InputError, NotFiniteError, SaveError, WorkerError
 
 
-def exit_code(program: Callable[[], int], *, stopped: str) -> int:
+def exit_code(program: Callable[[], int | None], *, stopped: str = "") -> int:
     """Runs a program, its warnings in one line each.
 
     Args:
-      program: what to run; it returns its exit code.
-      stopped: how to go on after ctrl-C has stopped it at once.
+      program: what to run; it returns its exit code, or None for 0.
+      stopped: how to go on after ctrl-C has stopped it at once, if there is a way.
 
     Returns:
       The exit code, after an error its message was printed.
@@ -28,7 +27,7 @@ def exit_code(program: Callable[[], int], *, stopped: str) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return program()
+            return program() or 0
     except (InputError, SaveError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -36,14 +35,18 @@ def exit_code(program: Callable[[], int], *, stopped: str) -> int:
         print(f"stopped: {error}", file=sys.stderr)
         return 3
     except WorkerError as error:
-        print(f"stopped: {error}; {stopped}", file=sys.stderr)
+        print(_joined(f"stopped: {error}", stopped), file=sys.stderr)
         return 4
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print(f"stopped at once; {stopped}", file=sys.stderr)
+        print(_joined("stopped at once", stopped), file=sys.stderr)
         return 130
+
+
+def _joined(told: str, more: str) -> str:
+    return f"{told}; {more}" if more else told
 
 
 def _show_warning(

@@ -4,9 +4,8 @@ import warnings
 
 import pytest
 
-from sparsemlp.errors import InputError, SaveError
-from sparsemlp.runs.exit_codes import exit_code
-from sparsemlp.runs.run import NotFiniteError
+from sparsemlp.errors import InputError, NotFiniteError, SaveError
+from sparsemlp.exit_codes import exit_code
 
 
 def fail(error: BaseException) -> int:
