@@ -14,8 +14,19 @@ from sparsemlp.errors import InputError
 Block = tuple[int, int]
 
 
-def parse_block(text: str) -> Block:
+def parse_block(
+    text: str,
+    what: str = "block",
+    sides: str = "ROWSxCOLS",
+    meaning: str = "rows over outputs and columns over inputs",
+) -> Block:
     """Reads a block written `ROWSxCOLS`, as `32x32` or `4x1`.
+
+    Args:
+      text: what is written.
+      what: what an error calls it.
+      sides: what an error calls its sides.
+      meaning: what an error says that they run over.
 
     Raises:
       InputError: the text is not two positive integers with an `x` between them.
@@ -23,8 +34,8 @@ def parse_block(text: str) -> Block:
     match = re.fullmatch(r"\s*(\d+)\s*x\s*(\d+)\s*", text)
     if match is None or not int(match[1]) or not int(match[2]):
         raise InputError(
-            f"block {text!r} is not ROWSxCOLS: two positive integers with an x between them, "
-            "rows over outputs and columns over inputs, such as 32x32 or 4x1"
+            f"{what} {text!r} is not {sides}: two positive integers with an x between them, "
+            f"{meaning}, such as 32x32 or 4x1"
         )
     return int(match[1]), int(match[2])
 
@@ -35,14 +46,14 @@ def format_block(block: Block) -> str:
     return f"{rows}x{cols}"
 
 
-def check_block(block: Block) -> None:
-    """Raises InputError unless `block` is two positive integers."""
+def check_block(block: Block, what: str = "block", sides: str = "(rows, cols)") -> None:
+    """Raises InputError, which calls it `what`, unless `block` is two positive integers."""
     if (
         not isinstance(block, tuple)
         or len(block) != 2
         or not all(isinstance(side, numbers.Integral) and side > 0 for side in block)
     ):
-        raise InputError(f"block {block!r} is not (rows, cols): two positive integers")
+        raise InputError(f"{what} {block!r} is not {sides}: two positive integers")
 
 
 def check_ratio(ratio: float) -> None:

@@ -101,7 +101,7 @@ class ActivationPooling:
     mode: Literal["mean"] = "mean"
 
     def __post_init__(self) -> None:
-        check_block(self.window)
+        check_block(self.window, "window", "(tokens, features)")
         if self.mode != "mean":
             raise InputError(f"pooling mode {self.mode!r} is unknown: choose mean")
 
@@ -158,9 +158,15 @@ def parse_activation(text: str) -> ActivationPruning | ActivationPooling:
     before, colon, after = text.partition(":")
     try:
         if colon and before.strip() == "mean":
-            return ActivationPooling(parse_block(after))
+            window = parse_block(
+                after, "window", "TOKENSxFEATURES", "tokens first and features second"
+            )
+            return ActivationPooling(window)
         if colon and re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*", after):
-            return ActivationPruning(parse_block(before), float(after))
+            block = parse_block(
+                before, meaning="rows over the batch and columns over the contracted axis"
+            )
+            return ActivationPruning(block, float(after))
     except InputError as error:
         raise InputError(f"activation rule {text!r}: {error}") from error
     raise InputError(

@@ -98,7 +98,7 @@ def test_an_activation_rule_is_read(text, rule):
         ("8x8:1.5", "outside [0, 1)"),
         ("8x8:-0.5", "neither ROWSxCOLS:RATIO"),
         ("max:2x2", "neither ROWSxCOLS:RATIO"),
-        ("mean:2", "block '2' is not ROWSxCOLS"),
+        ("mean:2", "window '2' is not TOKENSxFEATURES"),
     ],
 )
 def test_a_malformed_activation_rule_is_named_with_the_forms(text, says):
