@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Float32, Int32, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, UInt8
 
 from sparsemlp.errors import InputError
 from sparsemlp.train.image_mixing import mixing_lambda, mixing_weight
@@ -85,15 +84,13 @@ def normalize(
     images: UInt8[Array, "*batch channels"],
     mean: Sequence[float] | np.ndarray,
     std: Sequence[float] | np.ndarray,
-    dtype: DTypeLike = jnp.float32,
-) -> Float[Array, "*batch channels"]:
+) -> Float32[Array, "*batch channels"]:
     """`(images / 255 - mean) / std`, for training and evaluation alike.
 
     Args:
         images: pixels, channels last.
         mean: mean of each channel, of pixels scaled to [0, 1].
         std: standard deviation of each channel, on the same scale.
-        dtype: floating dtype of the result; the arithmetic is float32.
 
     Returns:
         The normalised images.
@@ -113,7 +110,7 @@ def normalize(
         raise InputError(f"std={std.tolist()} divides the pixels: give positive numbers")
     scale = jnp.asarray(1 / (255 * std), jnp.float32)
     shift = jnp.asarray(mean / std, jnp.float32)
-    return (images.astype(jnp.float32) * scale - shift).astype(dtype)
+    return images.astype(jnp.float32) * scale - shift
 
 
 def augment(
@@ -125,10 +122,9 @@ def augment(
     n_classes: int,
     mean: Sequence[float] | np.ndarray,
     std: Sequence[float] | np.ndarray,
-    dtype: DTypeLike = jnp.float32,
     lam: Float32[Array, ""] | None = None,
 ) -> tuple[
-    Float[Array, "batch height width channels"],
+    Float32[Array, "batch height width channels"],
     Float32[Array, "batch n_classes"],
 ]:
     """Crop, flip, normalise, cut out and mix one batch; a pure function of key and batch.
@@ -144,7 +140,6 @@ def augment(
         n_classes: number of classes.
         mean: mean of each channel, as for `normalize`.
         std: standard deviation of each channel, as for `normalize`.
-        dtype: floating dtype of the returned images.
         lam: what `batch_lambda` draws with this key, if that was done before.
 
     Returns:
@@ -159,7 +154,7 @@ def augment(
     """
     move_key, mix_key = jax.random.split(key)
     # Fused into one loop with the batch's gather and the mixing, XLA's CPU backend repeats the
-    # index arithmetic for every byte: 5 times as long without barriers (bfloat16: 15 times).
+    # index arithmetic for every byte: 5 times as long without barriers.
     images = jax.lax.optimization_barrier(images)
     moved = jax.lax.optimization_barrier(_crop_and_flip(move_key, images, augmentation))
     smoothing = augmentation.label_smoothing
@@ -169,7 +164,7 @@ def augment(
     if augmentation.cutout > 0:
         pixels = _cut_out(jax.random.fold_in(move_key, 2), pixels, augmentation.cutout)
     if not augmentation.mixes:
-        return pixels.astype(dtype), targets
+        return pixels, targets
     weight, lam = mixing_weight(
         mix_key,
         (images.shape[1], images.shape[2]),
@@ -180,7 +175,7 @@ def augment(
         lam=lam,
     )
     mixed = pixels * weight[:, :, None] + pixels[::-1] * (1 - weight[:, :, None])
-    mixed = jax.lax.optimization_barrier(mixed.astype(dtype))
+    mixed = jax.lax.optimization_barrier(mixed)
     return mixed, targets * lam + targets[::-1] * (1 - lam)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,9 +11,9 @@ from jaxtyping import Array, Int, UInt8
 from sparsemlp.distributed.parallel import join
 from sparsemlp.dynamics import Memory
 from sparsemlp.mask_trees import flatten_masks
-from sparsemlp.plan import block_counts
+from sparsemlp.plan import block_counts, masked_kernels
 from sparsemlp.train.augment import normalize
-from sparsemlp.train.forward_backward import test_logits
+from sparsemlp.train.forward_backward import evaluation_logits
 from sparsemlp.train.losses import cross_entropy
 from sparsemlp.train.metrics import n_correct
 from sparsemlp.train.step_masks import MasksOf, step_masks
@@ -83,7 +82,7 @@ def count_correct(
     def count(batch: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         images, labels = batch
         inputs = normalize(images, program.mean, program.std)
-        logits = test_logits(program, params, masks, batch_stats, inputs)
+        logits = evaluation_logits(program, params, masks, batch_stats, inputs)
         loss = cross_entropy(logits, jax.nn.one_hot(labels, program.n_classes))
         return (
             n_correct(logits, labels, 1),
@@ -94,10 +93,9 @@ def count_correct(
     top1, top5, loss = jax.lax.map(count, (images, labels))
     found = flatten_masks(masks)
     squares = [
-        jnp.sum(
-            jnp.where(mask.dense(), 0.0, jnp.square(_at(params, path).reshape(mask.kernel_shape)))
-        )
-        for path, mask in found.items()
+        jnp.sum(jnp.where(mask.dense(), 0.0, jnp.square(kernel.reshape(mask.kernel_shape))))
+        for path, kernel, _ in masked_kernels(params, program.model.plan)
+        if (mask := found.get(path)) is not None
     ]
     evaluation = Evaluation(
         top1=jnp.sum(top1),
@@ -129,10 +127,3 @@ def evaluation_batches(
         images.reshape(n_batches, batch_size, *images.shape[1:]),
         labels.reshape(n_batches, batch_size),
     )
-
-
-def _at(tree: Mapping[str, Any], path: str) -> Array:
-    node: Any = tree
-    for key in path.split("/"):
-        node = node[key]
-    return node

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sparsemlp.distributed.exchange import sum_gradients
 from sparsemlp.distributed.parallel import on_every_device, usable
+from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import Masks
 from sparsemlp.train.accumulation import sum_over_parts
 from sparsemlp.train.losses import cross_entropy
@@ -27,15 +28,35 @@ def loss_and_gradients(
 ) -> tuple[Array, Array, Any, Any]:
     """The mean loss of a batch, its logits, the batch statistics after it, and the gradients.
 
+    Only a batch that is computed whole on one device has batch statistics.
+
     On a mesh of devices that divide the batch each takes its part of it, and the gradients are
     summed as `exchange` does. A device computes `program.images_at_once` of its images at a time;
     gradients are summed over these parts first and exchanged once. Masks, gradients and what is
     drawn at random are then those of the whole batch to rounding, but a rule that prunes blocks of
     activations finds the largest of what is computed at once, as it does on several devices.
+
+    Args:
+      program: what is trained.
+      params: parameters of the model.
+      masks: of its masked kernels; empty is dense.
+      batch_stats: running statistics of its batch normalisations; empty if it has none.
+      inputs: normalised images.
+      targets: the distribution over the classes that each should be given.
+      rngs: keys of what the model draws.
+
+    Raises:
+      InputError: the model has batch statistics, and the batch is computed in parts or divided
+        among devices, which would each have statistics of their own.
     """
     n_images = inputs.shape[0]
     at_once = program.images_at_once(n_images)
     mesh = usable(program.mesh, n_images)
+    if batch_stats and (mesh is not None or at_once < n_images):
+        raise InputError(
+            f"the model normalises by the statistics of its batch, {n_images} images, and they are "
+            "divided among devices or computed in parts: use one device and whole batches"
+        )
 
     def of_images(
         params: Any, masks: Masks, rngs: Any, inputs: Array, targets: Array
@@ -71,14 +92,14 @@ def loss_and_gradients(
     return loss, logits, batch_stats, gradients
 
 
-def test_logits(
+def evaluation_logits(
     program: Program, params: Any, masks: Masks, batch_stats: Any, inputs: Array
 ) -> Array:
     """The logits of test images; each device of a mesh that divides them computes its part."""
 
     def on_device(params: Any, masks: Masks, batch_stats: Any, inputs: Array) -> Any:
         variables = {"params": params, "masks": masks, "batch_stats": batch_stats}
-        return (), program.test_logits(variables, inputs)
+        return (), program.evaluation_logits(variables, inputs)
 
     mesh = usable(program.mesh, inputs.shape[0])
     if mesh is None:

@@ -22,14 +22,7 @@ def decayed(params: Any) -> Any:
     return jax.tree.map(lambda value: value.ndim > 1, params)
 
 
-def adam_with_l2(
-    rate_of_step: RateOfStep,
-    *,
-    weight_decay: float,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-) -> optax.GradientTransformation:
+def adam_with_l2(rate_of_step: RateOfStep, *, weight_decay: float) -> optax.GradientTransformation:
     """Adam whose gradient holds the weight decay, as in `torch.optim.Adam`, not as in AdamW.
 
     `weight_decay * value` is added to the gradient before the moments are taken. A weight whose
@@ -39,9 +32,6 @@ def adam_with_l2(
     Args:
         rate_of_step: learning rate of a step, see `learning_rates`.
         weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
-        b1: decay of the first moment.
-        b2: decay of the second moment.
-        eps: added to the root of the second moment.
 
     Returns:
         A gradient transformation whose `update` needs the parameters.
@@ -54,19 +44,12 @@ def adam_with_l2(
     """
     return optax.chain(
         _l2(weight_decay),
-        _with_standard_promotion(optax.scale_by_adam(b1=b1, b2=b2, eps=eps)),
+        _with_standard_promotion(optax.scale_by_adam()),
         optax.scale_by_learning_rate(rate_of_step),
     )
 
 
-def adamw(
-    rate_of_step: RateOfStep,
-    *,
-    weight_decay: float,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-) -> optax.GradientTransformation:
+def adamw(rate_of_step: RateOfStep, *, weight_decay: float) -> optax.GradientTransformation:
     """Adam with decoupled weight decay: a weight shrinks by `rate * weight_decay` of itself a step.
 
     A dropped block, whose loss gradient is zero, therefore only shrinks, and the moments know
@@ -75,9 +58,6 @@ def adamw(
     Args:
         rate_of_step: learning rate of a step, see `learning_rates`.
         weight_decay: share of the decay, for the parameters of `decayed`.
-        b1: decay of the first moment.
-        b2: decay of the second moment.
-        eps: added to the root of the second moment.
 
     Returns:
         A gradient transformation whose `update` needs the parameters.
@@ -89,22 +69,18 @@ def adamw(
         Loshchilov and Hutter, Decoupled Weight Decay Regularization,
         https://arxiv.org/abs/1711.05101, algorithm 2
     """
-    return optax.chain(
-        _with_standard_promotion(optax.scale_by_adam(b1=b1, b2=b2, eps=eps)),
-        _l2(weight_decay),
-        optax.scale_by_learning_rate(rate_of_step),
+    _check_decay(weight_decay)
+    return _with_standard_promotion(
+        optax.adamw(rate_of_step, weight_decay=weight_decay, mask=decayed)
     )
 
 
-def sgd_with_l2(
-    rate_of_step: RateOfStep, *, weight_decay: float, momentum: float = 0.9
-) -> optax.GradientTransformation:
-    """Stochastic gradient descent with momentum and weight decay, as in `torch.optim.SGD`.
+def sgd_with_l2(rate_of_step: RateOfStep, *, weight_decay: float) -> optax.GradientTransformation:
+    """Stochastic gradient descent with momentum 0.9 and weight decay, as in `torch.optim.SGD`.
 
     Args:
         rate_of_step: learning rate of a step, see `learning_rates`.
         weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
-        momentum: share of the last update that is added to the gradient.
 
     Returns:
         A gradient transformation whose `update` needs the parameters.
@@ -114,17 +90,21 @@ def sgd_with_l2(
     """
     return optax.chain(
         _l2(weight_decay),
-        optax.trace(decay=momentum),
+        optax.trace(decay=0.9),
         optax.scale_by_learning_rate(rate_of_step),
     )
 
 
 def _l2(weight_decay: float) -> optax.GradientTransformation:
+    _check_decay(weight_decay)
+    return optax.add_decayed_weights(weight_decay, mask=decayed)
+
+
+def _check_decay(weight_decay: float) -> None:
     if not 0 <= weight_decay < math.inf:
         raise InputError(
             f"weight_decay={weight_decay} would not shrink weights: choose a finite number >= 0"
         )
-    return optax.add_decayed_weights(weight_decay, mask=decayed)
 
 
 def _with_standard_promotion(

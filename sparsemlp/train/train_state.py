@@ -101,7 +101,7 @@ class Program:
         )
         return logits, changed.get("batch_stats", {})
 
-    def test_logits(
+    def evaluation_logits(
         self, variables: dict[str, Any], inputs: Float[Array, "batch height width channels"]
     ) -> Array:
         """The logits of test images, with `flip_test` the mean over each and its mirror image."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
+from sparsemlp import InputError
 from sparsemlp.configuration.program import build_program
 from sparsemlp.mask_trees import select_masks
 from sparsemlp.train import forward_backward
@@ -47,7 +48,9 @@ def test_the_loss_is_the_mean_over_the_batch_and_the_gradients_are_its_own(progr
     for ours, theirs in zip(jax.tree.leaves(found[3]), jax.tree.leaves(gradients), strict=True):
         scale = float(jnp.max(jnp.abs(theirs))) or 1.0
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * scale)
-    tested = jax.jit(lambda p: forward_backward.test_logits(program, p, masks, {}, inputs))(params)
+    tested = jax.jit(lambda p: forward_backward.evaluation_logits(program, p, masks, {}, inputs))(
+        params
+    )
     np.testing.assert_allclose(tested, logits, rtol=0, atol=tolerance)
 
 
@@ -110,3 +113,14 @@ def test_a_device_computes_its_share_of_what_is_computed_at_once():
     assert program.at_once == 3
     # 8 images in parts of 3, 3 and 2; 4 in two of 2; 7 in 3, 3 and 1, filled up.
     assert [program.images_at_once(n) for n in (8, 4, 7, 3, 1)] == [3, 2, 3, 3, 1]
+
+
+def test_batch_statistics_need_a_whole_batch(program: Program):
+    """Parts of a batch would each have statistics of their own, and leave none behind."""
+    images = jnp.zeros((tiny.BATCH, *tiny.dataset().image_shape))
+    targets = jnp.zeros((tiny.BATCH, program.n_classes))
+    in_parts = dataclasses.replace(program, at_once=tiny.BATCH // 2)
+    with pytest.raises(InputError, match="statistics of its batch"):
+        forward_backward.loss_and_gradients(
+            in_parts, {}, {}, {"mean": jnp.zeros(3)}, images, targets, RNGS
+        )
