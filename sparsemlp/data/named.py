@@ -1,7 +1,6 @@
 """Any data set by name: small ones in memory, large ones on the disk."""
 
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from sparsemlp.data.dataset import ImageDataset
 from sparsemlp.data.imagenet.image_set import IMAGE_SIZE, ImageSet, open_image_set
@@ -12,54 +11,8 @@ from sparsemlp.paths import at_home
 _IN_MEMORY = ("auto", "cifar10", "digits")
 
 
-@runtime_checkable
-class LabelledImages(Protocol):
-    """What a program has to know of a data set, wherever its pixels are."""
-
-    @property
-    def name(self) -> str:
-        """A short name, for folders."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """Where the pixels come from, to be printed beside a result."""
-        ...
-
-    @property
-    def n_train(self) -> int:
-        """The number of training images."""
-        ...
-
-    @property
-    def n_test(self) -> int:
-        """The number of images for evaluation."""
-        ...
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of an image."""
-        ...
-
-    @property
-    def n_classes(self) -> int:
-        """The number of classes."""
-        ...
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """Per channel, of pixels scaled to 0..1."""
-        ...
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """Per channel, of pixels scaled to 0..1, never 0."""
-        ...
-
-    @property
-    def notice(self) -> str | None:
-        """A single line that a program must show the user prominently, or None."""
-        ...
+LabelledImages = ImageDataset | ImageSet
+"""A data set, wherever its pixels are: in memory or on the disk."""
 
 
 def is_streamed(name: str) -> bool:
@@ -69,7 +22,7 @@ def is_streamed(name: str) -> bool:
 
 def load_images(
     name: str, data_dir: Path | None = None, *, image_size: int | None = None
-) -> ImageDataset | ImageSet:
+) -> LabelledImages:
     """Loads a small data set into memory, or opens a large one.
 
     Args:
@@ -95,11 +48,11 @@ class DataSets:
     """Data sets, each loaded once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, Path | None, int | None], ImageDataset | ImageSet] = {}
+        self._loaded: dict[tuple[str, Path | None, int | None], LabelledImages] = {}
 
     def load(
         self, name: str, data_dir: Path | None, *, image_size: int | None = None
-    ) -> ImageDataset | ImageSet:
+    ) -> LabelledImages:
         """A data set, as `load_images` finds it.
 
         Raises:

@@ -6,8 +6,7 @@ from functools import partial
 from sparsemlp.budgets import global_ratios, with_ratios
 from sparsemlp.configuration.program import mask_density
 from sparsemlp.configuration.settings import Settings
-from sparsemlp.data import ImageDataset
-from sparsemlp.data.imagenet import ImageSet
+from sparsemlp.data import ImageDataset, LabelledImages
 from sparsemlp.distributed.parallel import own_copy, replicate_first
 from sparsemlp.distributed.processes import agree, is_first, require_alike, shared
 from sparsemlp.errors import InputError, NotFiniteError
@@ -47,7 +46,7 @@ class Run:
     def __init__(
         self,
         settings: Settings,
-        dataset: ImageDataset | ImageSet,
+        dataset: LabelledImages,
         folder: RunFolder,
         title: str,
     ) -> None:

@@ -9,8 +9,8 @@ import jax
 from sparsemlp.configuration.mask_options import mask_schedule
 from sparsemlp.configuration.program import build_program, mask_density, n_parameters
 from sparsemlp.configuration.settings import Settings
-from sparsemlp.data import ImageDataset, hold_out
-from sparsemlp.data.imagenet import ImageSet, hold_out_images
+from sparsemlp.data import ImageDataset, LabelledImages, hold_out
+from sparsemlp.data.imagenet import hold_out_images
 from sparsemlp.plan import Plan
 from sparsemlp.schedule import MaskSchedule
 from sparsemlp.train.train_state import Program, TrainState, initial_state
@@ -31,8 +31,8 @@ class RunSetup:
     """
 
     settings: Settings
-    dataset: ImageDataset | ImageSet
-    training: ImageDataset | ImageSet
+    dataset: LabelledImages
+    training: LabelledImages
     held_out: Any
     program: Program
     shapes: TrainState
@@ -65,7 +65,7 @@ class RunSetup:
         return dataclasses.replace(self, program=program, density=density)
 
 
-def set_up(settings: Settings, dataset: ImageDataset | ImageSet) -> RunSetup:
+def set_up(settings: Settings, dataset: LabelledImages) -> RunSetup:
     """Holds out images, and builds the program for the others.
 
     Raises:

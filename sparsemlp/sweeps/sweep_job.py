@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple, cast
 import jax
 
 from sparsemlp.configuration.settings import describe_run
-from sparsemlp.data import DataSets, ImageDataset
-from sparsemlp.data.imagenet import ImageSet
+from sparsemlp.data import DataSets, ImageDataset, LabelledImages
 from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.files import Record
 from sparsemlp.populations import grouping
@@ -212,7 +211,7 @@ class _Prepared(NamedTuple):
     """A run that is ready to be trained, its folder being locked."""
 
     member: Member
-    dataset: ImageDataset | ImageSet
+    dataset: LabelledImages
     resume: bool
 
 
