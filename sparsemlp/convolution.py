@@ -16,6 +16,7 @@ from sparsemlp.gradient_pruning import check_groups, prune_gradient
 from sparsemlp.image_activations import CompactImage, compact_image, skips
 from sparsemlp.linear import sparse_linear
 from sparsemlp.masks import GridMask, Mask, check_mask
+from sparsemlp.operand_rules import of_one_dtype
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -81,8 +82,7 @@ def sparse_conv(
     """
     check_backward(backward)
     check_engine(engine)
-    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
-    bias = None if bias is None else jnp.asarray(bias)
+    x, kernel, bias = of_one_dtype(x, kernel, bias)
     _check_shapes(x, kernel, bias, mask)
     size, image = (kernel.shape[0], kernel.shape[1]), (x.shape[1], x.shape[2])
     geometry = window_geometry(image, size, strides, padding)
@@ -101,10 +101,6 @@ def sparse_conv(
         )
     if gradient is not None:
         check_groups(gradient, kernel.shape[3])
-    dtype = jnp.promote_types(x.dtype, kernel.dtype)
-    dtype = dtype if bias is None else jnp.promote_types(dtype, bias.dtype)
-    x, kernel = x.astype(dtype), kernel.astype(dtype)
-    bias = None if bias is None else bias.astype(dtype)
     masked = mask is not None and not mask.keeps_all
     if isinstance(mask, GridMask) and mask.says_backward:
         raise InputError(
@@ -115,7 +111,8 @@ def sparse_conv(
         check_window_engine(engine, size)
     compact_engine = None
     if activation is not None:
-        compact_engine = choose_unmasked(engine, (kernel.shape[2], kernel.shape[3]), str(dtype))
+        shape, dtype = (kernel.shape[2], kernel.shape[3]), str(kernel.dtype)
+        compact_engine = choose_unmasked(engine, shape, dtype)
     layer = _Layer(geometry, size, image, backward, activation, gradient, compact_engine)
     kept = mask.dense().reshape(kernel.shape) if mask is not None and masked else None
     return _convolve(layer, *varying_alike(x, kernel, bias, kept), rng)

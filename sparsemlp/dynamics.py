@@ -16,7 +16,7 @@ from sparsemlp.blocks import matrix_shape, n_kept_blocks
 from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import Masks, mask_tree
 from sparsemlp.masks import BlockMask
-from sparsemlp.plan import Plan, masked_kernels
+from sparsemlp.plan import Plan, block_counts, masked_kernels
 from sparsemlp.selection import (
     GRADIENT_SCORE,
     block_scores,
@@ -96,8 +96,7 @@ def initial_memory(params: Mapping[str, Any], plan: Plan, dynamics: Dynamics) ->
         }
     if dynamics.remembers_kept:
         memory["kept"] = {
-            path: jnp.ones(_flat(cut(kernel, rule.block, path)[..., 0, 0]).shape, bool)
-            for path, kernel, rule in kernels
+            path: jnp.ones(n_blocks, bool) for path, n_blocks in block_counts(params, plan).items()
         }
     return memory
 

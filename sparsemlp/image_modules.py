@@ -76,9 +76,7 @@ class SparseConv(nn.Module):
             if self.use_bias
             else None
         )
-        mask = (
-            self.get_variable("masks", "kernel") if self.has_variable("masks", "kernel") else None
-        )
+        mask = self.get_variable("masks", "kernel")
         given = self.strides
         strides = (given, given) if isinstance(given, int) else given
         rules = layer_rules(self.plan, (*self.path, "kernel"))

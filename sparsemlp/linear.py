@@ -14,7 +14,7 @@ from sparsemlp.engines import check_engine, choose_engine, choose_for_grid
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups
 from sparsemlp.masks import GridMask, KeptByProduct, Mask, check_mask
-from sparsemlp.operand_rules import OperandRules, operand_rules
+from sparsemlp.operand_rules import OperandRules, of_one_dtype, operand_rules
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -83,26 +83,20 @@ def sparse_linear(
     """
     check_backward(backward)
     check_engine(engine)
-    # Numbers of NumPy have 64 bits, which those of JAX have if it is told so.
-    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
-    bias = None if bias is None else jnp.asarray(bias)
+    x, kernel, bias = of_one_dtype(x, kernel, bias)
     _check_shapes(x, kernel, bias, axis, mask)
     if gradient is not None:
         check_groups(gradient, kernel.shape[1])
-    dtype = jnp.promote_types(x.dtype, kernel.dtype)
-    dtype = dtype if bias is None else jnp.promote_types(dtype, bias.dtype)
-    x, kernel = x.astype(dtype), kernel.astype(dtype)
-    bias = None if bias is None else bias.astype(dtype)
-    shape = kernel.shape[0], kernel.shape[1]
-    rules = operand_rules(axis, activation, gradient, engine, shape, str(dtype))
+    shape, dtype = (kernel.shape[0], kernel.shape[1]), str(kernel.dtype)
+    rules = operand_rules(axis, activation, gradient, engine, shape, dtype)
     if mask is None or mask.keeps_all:
         return _dense_linear(rules, *varying_alike(x, kernel, bias), rng)
     if isinstance(mask, GridMask):
-        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_blocks, axis, str(dtype))
+        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_blocks, axis, dtype)
         engines = (choose_for_grid(engine),) * 3
         backward = "masked" if mask.says_backward else backward
     else:
-        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, str(dtype))
+        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, dtype)
         n_rows = x.size // max(1, x.shape[axis])
         engines = (
             choose_engine(engine, layer, "product", n_rows),

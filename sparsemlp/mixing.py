@@ -1,10 +1,11 @@
 """Token mixing: a sparse linear layer along the tokens, between two scales of the channels."""
 
+import dataclasses
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sparsemlp.layer import Linear
-from sparsemlp.linear import sparse_linear
 from sparsemlp.spread import scaled, spread
 
 
@@ -39,9 +40,7 @@ def mix_tokens(
     if not layer.takes_scales:
         y = layer(scaled(x, scale) + spread(shift, x), axis=-2, engine=engine)
         return scaled(y, after)
-    y = sparse_linear(
-        x, layer.kernel, axis=-2, mask=layer.mask, backward=layer.backward, engine=engine
-    )
+    y = dataclasses.replace(layer, bias=None)(x, axis=-2, engine=engine)
     dtype = jnp.result_type(y, scale, shift, after)
     wide = jnp.dtype(jnp.float32) if dtype.itemsize < 4 else dtype
     scale, shift, after = (a.astype(wide) for a in (scale, shift, after))

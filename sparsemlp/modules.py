@@ -73,9 +73,7 @@ class SparseDense(nn.Module):
             else None
         )
         dtype = canonicalize_dtype(jnp.zeros((), dtype), kernel, bias, dtype=self.dtype)
-        mask = (
-            self.get_variable("masks", "kernel") if self.has_variable("masks", "kernel") else None
-        )
+        mask = self.get_variable("masks", "kernel")
         rules = layer_rules(self.plan, (*self.path, "kernel"))
         return Linear(
             kernel.astype(dtype),

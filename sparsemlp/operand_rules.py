@@ -1,8 +1,10 @@
 """The rules of one layer for its activation and its output gradient, and the products with them."""
 
 import dataclasses
+import functools
 from typing import Literal
 
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from pallas_kernels import ENGINES, Engine, dense
@@ -54,6 +56,17 @@ class OperandRules:
         if isinstance(kept, CompactActivation):
             return kept.kernel_gradient(dy, self.engine)
         return dense.kernel_gradient(kept, dy, self.axis)
+
+
+def of_one_dtype(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, Array, Array | None]:
+    """The operands of a layer as arrays of JAX, in their common dtype.
+
+    Numbers of NumPy have 64 bits, which those of JAX have only if it is told so.
+    """
+    operands = [jnp.asarray(each) for each in (x, kernel, *(() if bias is None else (bias,)))]
+    dtype = functools.reduce(jnp.promote_types, (each.dtype for each in operands))
+    x, kernel, *rest = (each.astype(dtype) for each in operands)
+    return x, kernel, rest[0] if rest else None
 
 
 def operand_rules(
