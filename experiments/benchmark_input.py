@@ -22,6 +22,7 @@ from sparsemlp.data.imagenet.batch_plan import BatchPlan
 from sparsemlp.data.imagenet.folder import FolderSource, find_images
 from sparsemlp.data.imagenet.loading import Loader
 from sparsemlp.data.imagenet.workers import require_grain
+from sparsemlp.options import flag
 from sparsemlp.runs.environment import describe_environment
 
 _BATCHES_IN_A_TURN = 4
@@ -66,7 +67,7 @@ def measure_input(options: Annotated[Input, tyro.conf.arg(name="")]) -> None:
     """The input pipeline of large image sets: from JPEG files to batches, images a second."""
     for name in ("images", "image_size", "batch_size", "rounds"):
         if getattr(options, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')}={getattr(options, name)} must be >= 1")
+            raise InputError(f"{flag(name)}={getattr(options, name)} must be >= 1")
     if not options.kilobytes > 0:
         raise InputError(f"--kilobytes={options.kilobytes:g} must be more than 0")
     if any(n_workers < 1 for n_workers in options.workers):

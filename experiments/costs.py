@@ -38,12 +38,13 @@ from scaling_costs import Scaling, write_scaling
 from sparsemlp import InputError, parse_block, parse_model
 from sparsemlp.blocks import Block, check_ratio, format_block
 from sparsemlp.cost_models import costs
-from sparsemlp.cost_models.costs import KINDS, Masking, Run, Shapes
+from sparsemlp.cost_models.costs import Masking, Run, Shapes
 from sparsemlp.engines import check_engine
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
-from sparsemlp.plan import Plan, masking_for
+from sparsemlp.plan import Plan
+from sparsemlp.studies.run_costs import masking_by_kind
 
 SIDES = (2, 4, 8, 16, 32, 64)
 THESIS_BLOCKS = (
@@ -188,8 +189,7 @@ def _write_table(
 
 
 def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:
-    rules = {kind: masking_for(plan, ("block_0", kind, "kernel")) for kind in KINDS}
-    masking = {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule is not None}
+    masking = masking_by_kind(plan)
     for kind, (block, _) in masking.items():
         check_blocks([block], [kind], shapes)
     shown = Table(title=f"{options.config}")

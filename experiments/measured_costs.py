@@ -13,6 +13,7 @@ from one_step import OneStep, steps
 from sparsemlp.blocks import Block, format_block
 from sparsemlp.configuration.config import Config
 from sparsemlp.cost_models.costs import Run, Shapes
+from sparsemlp.options import flag
 
 Rows = list[list[float]]
 
@@ -103,7 +104,7 @@ def _command(options: OneStep) -> list[str]:
         "devices",
         "engine",
     )
-    flags = [f"--{name.replace('_', '-')}={getattr(config, name)}" for name in names]
+    flags = [f"{flag(name)}={getattr(config, name)}" for name in names]
     flags += [f"--expansion={config.expansion}", f"--size={options.size}"]
     program = Path(__file__).parent / "one_step.py"
     return this_python(str(program), *flags, f"--n-classes={options.n_classes}")

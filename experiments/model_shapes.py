@@ -8,6 +8,7 @@ import sparsemlp
 from sparsemlp import InputError
 from sparsemlp.blocks import Block, divides, why_indivisible
 from sparsemlp.cost_models.costs import KINDS, Shapes
+from sparsemlp.options import flag
 
 MODELS = {
     model.__name__: model
@@ -68,7 +69,7 @@ def refuse_beside_config(options: Any, *names: str) -> None:
     for name in names:
         if getattr(options, name) is not None:
             raise InputError(
-                f"--config and --{name.replace('_', '-')} exclude each other: the model string "
+                f"--config and {flag(name)} exclude each other: the model string "
                 "names its own masks"
             )
 

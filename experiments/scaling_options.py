@@ -10,10 +10,10 @@ from model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside
 
 from sparsemlp import InputError, parse_block, parse_model
 from sparsemlp.blocks import check_ratio
-from sparsemlp.cost_models.costs import KINDS, Masking, Shapes
+from sparsemlp.cost_models.costs import Masking, Shapes
 from sparsemlp.cost_models.hardware import DEVICES, LINKS, Device, Link
 from sparsemlp.cost_models.scaling import Cluster
-from sparsemlp.plan import masking_for
+from sparsemlp.studies.run_costs import masking_by_kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +100,7 @@ def model_of(options: Scaling) -> tuple[Shapes, Masking]:
         refuse_beside_config(options, "block", "ratio", "mask_layers")
         depth, plan = parse_model(options.config)
         shapes = model_shapes(options.model, depth, options.image_size)
-        rules = {kind: masking_for(plan, ("block_0", kind, "kernel")) for kind in KINDS}
-        masking = {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule}
+        masking = masking_by_kind(plan)
         if not masking:
             raise InputError(f"--config={options.config!r} masks nothing: give a kind a mask")
     for kind, (block, _) in masking.items():

@@ -21,8 +21,8 @@ import tyro
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import cli, open_default
 from sparsemlp.populations.grouping import chooses_population
-from sparsemlp.runs.run_names import safe_name
 from sparsemlp.sweeps.grid import Launcher, read_grid
+from sparsemlp.sweeps.run_names import safe_name
 from sparsemlp.sweeps.slurm import submit_sweep, tell_scripts
 from sparsemlp.sweeps.sweep import tell_plan, train_sweep
 from sparsemlp.sweeps.sweep_folder import SweepFolder

@@ -4,7 +4,8 @@
 
 takes every run folder below `runs/`, plans its training step anew (it compiles it and runs
 nothing) and prints and draws the test accuracy of its last epoch against the temporary memory of
-that plan. CIFAR-10 runs need no data for it; others must find theirs again, or are left out.
+that plan. Runs on CIFAR-10 or digits need no data for it; others must find theirs again, or are
+left out.
 """
 
 import sys
@@ -14,17 +15,15 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from sparsemlp import InputError
-from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.settings import Settings
-from sparsemlp.data import ImageDataset, LabelledImages, load_images
+from sparsemlp.data import LabelledImages
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.style import COLORS, MARKERS, look
@@ -32,11 +31,9 @@ from sparsemlp.files import make_folder
 from sparsemlp.options import cli
 from sparsemlp.studies.labels import Labels
 from sparsemlp.studies.study_run import StudyRun, read_run
+from sparsemlp.sweeps.rehearsal import outline_of
 from sparsemlp.train.train_state import initial_state
 from sparsemlp.train.training import train_step
-
-_ZEROS = {"cifar10": (32, 32, 3)}
-"""Data sets whose images need not be read: memory depends on shapes alone."""
 
 
 class Point(NamedTuple):
@@ -70,7 +67,7 @@ def plan_run(run: StudyRun, name: str) -> Point:
         raise InputError(f"it cannot be read: {run.reason or 'it has no settings'}")
     if len(run.records) < settings.epochs:
         name += f" ({len(run.records)} of {settings.epochs} epochs)"
-    peak_bytes = planned_bytes(settings, _shapes_of(settings))
+    peak_bytes = planned_bytes(settings, outline_of(settings))
     return Point(name, run.last("test_top1"), peak_bytes, run.step_ms)
 
 
@@ -92,25 +89,6 @@ def _points(runs: Sequence[StudyRun]) -> Iterator[Point]:
             yield plan_run(run, name)
         except InputError as error:
             print(f"left out: {run.name}: {error}", file=sys.stderr)
-
-
-def _shapes_of(config: Config) -> LabelledImages:
-    if config.dataset not in _ZEROS:
-        return load_images(config.dataset, config.data_dir, image_size=config.image_size)
-    images = np.zeros((50_000, *_ZEROS[config.dataset]), np.uint8)
-    labels = np.zeros(len(images), np.int32)
-    third = (0.5, 0.5, 0.5)
-    return ImageDataset(
-        config.dataset,
-        config.dataset,
-        train_images=images,
-        train_labels=labels,
-        test_images=images[:1],
-        test_labels=labels[:1],
-        n_classes=10,
-        mean=third,
-        std=third,
-    )
 
 
 def tradeoff_figure(points: list[Point], title: str) -> Figure:

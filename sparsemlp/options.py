@@ -27,6 +27,11 @@ REGISTRY = ConstructorRegistry()
 """How values are read; tyro goes by it within `with REGISTRY`."""
 
 
+def flag(name: str) -> str:
+    """An option as it stands on a command line."""
+    return "--" + name.replace("_", "-")
+
+
 def open_default(metavar: str, default: str) -> Any:
     """How the help text shows an option whose default depends on the others."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {default})")

@@ -6,19 +6,27 @@ from sparsemlp.budgets import check_budget
 from sparsemlp.configuration.config import Config
 from sparsemlp.dynamics import Dynamics
 from sparsemlp.errors import InputError
+from sparsemlp.options import flag
 from sparsemlp.schedule import MaskSchedule
 from sparsemlp.selection import GRADIENT_SCORE
 
 NEED_A_MASK: dict[str, Any] = {
-    "score_decay": 0.0,
-    "hysteresis": 0.0,
-    "budget": "uniform",
-    "ratio_schedule": "constant",
-    "freeze_epoch": None,
-    "dropped_decay": 0.0,
-    "moments": "keep",
+    name: getattr(Config, name)
+    for name in (
+        "score_decay",
+        "hysteresis",
+        "budget",
+        "ratio_schedule",
+        "freeze_epoch",
+        "dropped_decay",
+        "moments",
+    )
 }
 """Options that do nothing without a mask, with their defaults."""
+
+
+OF_A_MASK = frozenset({"block", "backward", "mask_layers", "mask_start_epoch", "score"})
+"""Options, beside those, that change nothing of a dense run."""
 
 
 def mask_schedule(config: Config) -> MaskSchedule:
@@ -55,7 +63,7 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
     for name, default in NEED_A_MASK.items():
         value = getattr(config, name)
         if value != default and not masked:
-            raise InputError(f"--{name.replace('_', '-')}={value} needs a mask: give --ratio")
+            raise InputError(f"{flag(name)}={value} needs a mask: give --ratio")
     dynamics(config)
     schedule = mask_schedule(config)
     check_budget(config.budget)
@@ -67,10 +75,6 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
         )
     if ramp is not None and schedule.kind != "cubic":
         raise InputError(f"--ramp-epochs={ramp} needs --ratio-schedule=cubic")
-    if ramp is not None and ramp < 1:
-        raise InputError(f"--ramp-epochs={ramp} is too small: it must be at least 1")
-    if not 0 <= hold_out < 1:
-        raise InputError(f"--hold-out={hold_out} is outside [0, 1)")
     if schedule.kind == "adaptive" and not hold_out:
         raise InputError(
             "--ratio-schedule=adaptive follows the loss of held-out images: give --hold-out"

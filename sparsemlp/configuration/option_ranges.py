@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.recipes import RECIPES, recipe
 from sparsemlp.errors import InputError
+from sparsemlp.options import flag
 
 Precision = Literal["float32", "bfloat16"]
 Optimizer = Literal["adam", "adamw", "sgd"]
@@ -22,11 +23,17 @@ _LEAST = {
     "depth": 1,
     "expansion": 1,
     "width": 1,
+    "image_size": 1,
+    "ramp_epochs": 1,
 }
 """The least value of integers."""
 
 _NOT_NEGATIVE = ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every")
-_SHARES = {"drop_path": "", "ema": ": it is the share of the average that stays, 0 for no average"}
+_SHARES = {
+    "drop_path": "",
+    "ema": ": it is the share of the average that stays, 0 for no average",
+    "hold_out": "",
+}
 """Options in [0, 1), and what else is to be said of them."""
 
 
@@ -55,7 +62,7 @@ def check_ranges(config: Config) -> None:
         value = getattr(config, name)
         if value is not None and not 0 <= value < 1:
             raise InputError(f"{flag(name)}={value} is outside [0, 1){meaning}")
-    if config.model == "resnet9" and config.accumulate > 1:
+    if recipe(config.model).family == "resnet9" and config.accumulate > 1:
         raise InputError(
             f"--accumulate={config.accumulate}: resnet9 normalises by the statistics of the images "
             "that are computed at once, so that its numbers would change: leave --accumulate out"
@@ -75,8 +82,3 @@ def _check_names(config: Config) -> None:
             foreign = other.family != recipe(config.model).family and name not in own
             if foreign and getattr(config, name) is not None:
                 raise InputError(f"{flag(name)} is an option of --model={model}: leave it out")
-
-
-def flag(name: str) -> str:
-    """An option as it stands on a command line."""
-    return "--" + name.replace("_", "-")

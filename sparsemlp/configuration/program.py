@@ -13,7 +13,7 @@ from pallas_kernels import SparseLayer
 from sparsemlp.budgets import n_kept_globally, share_out
 from sparsemlp.configuration.mask_options import dynamics
 from sparsemlp.configuration.recipes import recipe
-from sparsemlp.configuration.settings import Settings, augmentation, model_and_plan
+from sparsemlp.configuration.settings import Settings, augmentation, depth_and_plan
 from sparsemlp.convolution import check_window_engine
 from sparsemlp.data import LabelledImages
 from sparsemlp.distributed.parallel import data_mesh
@@ -74,7 +74,7 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
 
 
 def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -> ResMLP | ResNet9:
-    depth, plan = model_and_plan(settings)
+    depth, plan = depth_and_plan(settings)
     common: dict[str, Any] = {
         "image_size": image_size,
         "channels": channels,
@@ -94,15 +94,16 @@ def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -
 
 def _mesh(settings: Settings) -> Mesh | None:
     """The devices of a run."""
-    if settings.model == "resnet9" and jax.process_count() > 1:
+    by_batch = recipe(settings.model).family == "resnet9"
+    if by_batch and jax.process_count() > 1:
         raise InputError(
             "resnet9 normalises by the statistics of the images on one device, so that its numbers "
             "would change: train it in one process, without --processes"
         )
-    if settings.model == "resnet9" and settings.devices is None:
+    if by_batch and settings.devices is None:
         return None
     mesh = data_mesh(settings.devices, settings.batch_size)
-    if mesh is not None and settings.model == "resnet9":
+    if mesh is not None and by_batch:
         raise InputError(
             f"--devices={settings.devices}: resnet9 normalises by the statistics of the images on "
             "one device, so that its numbers would change: leave --devices out"

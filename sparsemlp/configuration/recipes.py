@@ -6,7 +6,14 @@ from typing import Any
 
 from sparsemlp.errors import InputError
 from sparsemlp.model_string import LAYER_PATTERNS
-from sparsemlp.presets import resmlp_b24, resmlp_imagenet, resmlp_s12, resmlp_s24, resmlp_s36
+from sparsemlp.presets import (
+    resmlp_b24,
+    resmlp_cifar10,
+    resmlp_imagenet,
+    resmlp_s12,
+    resmlp_s24,
+    resmlp_s36,
+)
 from sparsemlp.resmlp import ResMLP
 
 
@@ -63,6 +70,18 @@ _FOR_IMAGENET = _FOR_CIFAR10 | {
 }
 
 
+def _architecture(model: ResMLP) -> dict[str, Any]:
+    """The sizes of a ResMLP as options."""
+    return {
+        "patch_size": model.patch_size,
+        "dim": model.dim,
+        "depth": model.depth,
+        "expansion": model.expansion,
+        "layer_scale": None,
+        "drop_path": 0.0,
+    }
+
+
 def _imagenet(title: str, model: ResMLP) -> Recipe:
     """A published ResMLP with the thesis' training on ImageNet, masked from the first epoch on."""
     return Recipe(
@@ -70,14 +89,7 @@ def _imagenet(title: str, model: ResMLP) -> Recipe:
         family="resmlp",
         layer_patterns=LAYER_PATTERNS,
         mask_layers="XPatch,XChannel",
-        architecture={
-            "patch_size": model.patch_size,
-            "dim": model.dim,
-            "depth": model.depth,
-            "expansion": model.expansion,
-            "layer_scale": None,
-            "drop_path": 0.0,
-        },
+        architecture=_architecture(model),
         training=_FOR_IMAGENET,
         epochs=90,
         batch_size=64,
@@ -93,14 +105,7 @@ RECIPES = {
         family="resmlp",
         layer_patterns=LAYER_PATTERNS,
         mask_layers="XPatch,XChannel",
-        architecture={
-            "patch_size": 4,
-            "dim": 64,
-            "depth": 5,
-            "expansion": 4,
-            "layer_scale": None,
-            "drop_path": 0.0,
-        },
+        architecture=_architecture(resmlp_cifar10()),
         training=_FOR_CIFAR10,
         epochs=200,
         batch_size=128,

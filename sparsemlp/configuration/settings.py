@@ -9,7 +9,7 @@ from typing import Any
 from sparsemlp.blocks import format_block, parse_block
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.mask_options import check_mask_options, in_words
-from sparsemlp.configuration.option_ranges import check_ranges, flag
+from sparsemlp.configuration.option_ranges import check_ranges
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.stream_options import (
     check_left_to_pipeline,
@@ -19,6 +19,7 @@ from sparsemlp.configuration.stream_options import (
 from sparsemlp.engines import check_engine
 from sparsemlp.errors import InputError
 from sparsemlp.model_string import parse_model
+from sparsemlp.options import flag
 from sparsemlp.plan import Plan, all_rules
 from sparsemlp.rules import (
     BlockMasking,
@@ -43,32 +44,32 @@ _REPLACED = (*_RULES, "mask_layers", "depth")
 """The options that a model string replaces."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Config):
     """A configuration without open defaults, as `resolve` returns it.
 
     The options that a model string replaces are None beside one, and so are the architecture
     options of the other model; `layer_scale` None is the published value for the depth, `data_dir`
-    None the folder of TensorFlow Datasets.
+    None the folder of TensorFlow Datasets. The fields below have no default here; recipes have.
     """
 
-    epochs: int = 200
-    batch_size: int = 128
-    mask_start_epoch: int = 10
-    optimizer: str = "adam"
-    schedule: str = "cosine"
-    lr: float = 0.01
-    min_lr: float = 1e-5
-    warmup_lr: float = 1e-3
-    warmup_epochs: int = 5
-    weight_decay: float = 1e-4
-    flip: float = 0.5
-    crop_padding: int = 4
-    cutout: int = 0
-    mixup: float = 0.2
-    cutmix: float = 0.8
-    flip_test: bool = False
-    hold_out: float = 0.0
+    epochs: int = dataclasses.field()
+    batch_size: int = dataclasses.field()
+    mask_start_epoch: int = dataclasses.field()
+    optimizer: str = dataclasses.field()
+    schedule: str = dataclasses.field()
+    lr: float = dataclasses.field()
+    min_lr: float = dataclasses.field()
+    warmup_lr: float = dataclasses.field()
+    warmup_epochs: int = dataclasses.field()
+    weight_decay: float = dataclasses.field()
+    flip: float = dataclasses.field()
+    crop_padding: int = dataclasses.field()
+    cutout: int = dataclasses.field()
+    mixup: float = dataclasses.field()
+    cutmix: float = dataclasses.field()
+    flip_test: bool = dataclasses.field()
+    hold_out: float = dataclasses.field()
 
 
 _FOR_DIGITS: dict[str, Any] = {"flip": 0.0, "flip_test": False, "cutmix": 0.0}
@@ -117,7 +118,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
         changes |= _rule_options(config)
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings = Settings(**(values | changes))
-    check(settings)
+    check_settings(settings)
     return settings
 
 
@@ -153,18 +154,18 @@ def check_lowest_rate(config: Config) -> None:
         )
 
 
-def check(config: Settings) -> None:
+def check_settings(config: Settings) -> None:
     """Raises InputError for the first option that is out of its range."""
-    model_and_plan(config)
+    _, plan = depth_and_plan(config)
     augmentation(config)
     check_engine(config.engine)
     check_ranges(config)
     check_stream_options(config)
-    masks = [r for r in all_rules(model_and_plan(config)[1]) if isinstance(r, BlockMasking)]
+    masks = [r for r in all_rules(plan) if isinstance(r, BlockMasking)]
     check_mask_options(config, masked=any(mask.ratio > 0 for mask in masks))
 
 
-def model_and_plan(config: Config) -> tuple[int | None, Plan]:
+def depth_and_plan(config: Config) -> tuple[int | None, Plan]:
     """The depth of the model and its plan, from the model string or from the single options.
 
     The depth is None for a model that has but one.

@@ -6,6 +6,7 @@ from sparsemlp.configuration.config import Config
 from sparsemlp.data import is_streamed
 from sparsemlp.data.imagenet.image_set import IMAGE_SIZE
 from sparsemlp.errors import InputError
+from sparsemlp.options import flag
 
 _MOST_WORKERS = 1024
 _BY_PIPELINE = {"flip": 0.0, "crop_padding": 0}
@@ -41,8 +42,6 @@ def check_stream_options(config: Config) -> None:
             f"--image-size={config.image_size} is for folders and large sets in TFDS: the images "
             f"of {config.dataset} have their size, leave it out"
         )
-    if config.image_size is not None and config.image_size < 1:
-        raise InputError(f"--image-size={config.image_size} is too small: it must be at least 1")
     if config.workers is not None and not 0 <= config.workers <= _MOST_WORKERS:
         raise InputError(f"--workers={config.workers} is outside 0 to {_MOST_WORKERS}")
     if not 0 <= config.unreadable <= 1:
@@ -56,7 +55,7 @@ def check_stream_options(config: Config) -> None:
 
 def _left_to_pipeline(config: Config, name: str) -> InputError:
     return InputError(
-        f"--{name.replace('_', '-')}={getattr(config, name)} does not go with "
+        f"{flag(name)}={getattr(config, name)} does not go with "
         f"--dataset={config.dataset}: images of large sets are cropped and flipped at random as "
         "they are decoded, leave it out"
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from sparsemlp.configuration.config import CHANGEABLE
 from sparsemlp.configuration.mask_options import NEED_A_MASK
-from sparsemlp.configuration.settings import model_and_plan
+from sparsemlp.configuration.settings import depth_and_plan
 from sparsemlp.studies.labels import Labels
 from sparsemlp.studies.seeds import Seeds, by_seed
 from sparsemlp.studies.study import Study
@@ -57,5 +57,5 @@ def _key(run: StudyRun) -> tuple[object, ...]:
     if run.settings is None:
         return (run.name,)
     names = (field.name for field in dataclasses.fields(run.settings) if field.name not in _OWN)
-    depth, _ = model_and_plan(run.settings)
+    depth, _ = depth_and_plan(run.settings)
     return (depth, run.dataset, *(repr(getattr(run.settings, name)) for name in names))

@@ -8,7 +8,7 @@ import jax
 
 from sparsemlp.configuration.mask_options import in_words
 from sparsemlp.configuration.recipes import recipe
-from sparsemlp.configuration.settings import Settings, model_and_plan
+from sparsemlp.configuration.settings import Settings, depth_and_plan
 from sparsemlp.data import is_streamed
 from sparsemlp.errors import InputError
 from sparsemlp.plan import as_tuple
@@ -73,7 +73,7 @@ def reason_against(settings: Settings) -> str | None:
             f"--devices={settings.devices} cannot train a population, which is one program on one "
             "device; leave --devices out, or choose --population=off"
         )
-    _, plan = model_and_plan(settings)
+    _, plan = depth_and_plan(settings)
     for rule in plan.values():
         if not isinstance(rule, BlockMasking):
             kinds = [type(r).__name__ for r in as_tuple(rule)]
@@ -115,7 +115,7 @@ def _common(settings: Settings) -> Any:
         seed=0,
         engine="reference",
     )
-    depth, plan = model_and_plan(alike)
+    depth, plan = depth_and_plan(alike)
     rules = frozenset(
         (pattern, rule.block, rule.score)
         for pattern, rule in plan.items()

@@ -16,7 +16,7 @@ import numpy as np
 from sparsemlp.configuration.settings import Settings
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
-from sparsemlp.populations.grouping import chooses_population, group_runs, reason_against
+from sparsemlp.populations.grouping import group_runs, reason_against
 from sparsemlp.populations.host_memory import host_memory_bytes
 from sparsemlp.populations.population_run import Outcome, PopulationRun
 from sparsemlp.populations.population_trainer import PopulationTrainer
@@ -26,16 +26,6 @@ from sparsemlp.runs.recorder import Recorder
 from sparsemlp.runs.run_folder import RunFolder
 from sparsemlp.runs.run_setup import set_up
 from sparsemlp.schedule import DENSE, MASKED
-
-__all__ = [
-    "Member",
-    "Outcome",
-    "chooses_population",
-    "group_runs",
-    "memory_limit_bytes",
-    "reason_against",
-    "train_population",
-]
 
 _SHARE_OF_DEVICE, _SHARE_OF_HOST = 0.9, 0.5
 """What a population may take of a device's memory, and of the computer's where it has none."""

@@ -14,7 +14,7 @@ from sparsemlp.populations.population_trainer import PopulationTrainer
 from sparsemlp.runs.interruption import Interruption
 from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.recorder import Recorder
-from sparsemlp.schedule import DENSE, MASKED, Phase
+from sparsemlp.schedule import Phase
 from sparsemlp.train.train_state import TrainState
 
 _CHUNK_SECONDS = 2.0
@@ -66,7 +66,7 @@ class PopulationRun:
         state, step = self._start(resume=resume)
         while step < total_steps and any(self._alive):
             epoch, position = divmod(step, trainer.steps_per_epoch)
-            phase = MASKED if epoch >= self._settings.mask_start_epoch else DENSE
+            phase = self._recorders[0].setup.schedule.phase(epoch, ())
             if not trainer.is_compiled(position, phase):
                 reporter.waiting("compiling")
             state, n_steps, healthy = trainer.train(

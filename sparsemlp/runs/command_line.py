@@ -27,7 +27,7 @@ from sparsemlp.distributed import processes
 from sparsemlp.distributed.place import place_of
 from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.options import cli, open_default
+from sparsemlp.options import cli, flag, open_default
 from sparsemlp.runs.announcement import announce
 from sparsemlp.runs.interruption import deferred_signals
 from sparsemlp.runs.progress import Reporter, TalkativeConsole
@@ -117,7 +117,7 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
         moved = field.name == "dataset" and is_file(before) and is_file(now)
         if before != now and not moved and field.name not in CHANGEABLE:
             raise InputError(
-                f"--{field.name.replace('_', '-')}={now} differs from the {before} that "
+                f"{flag(field.name)}={now} differs from the {before} that "
                 f"{folder.path} was started with: a resumed run keeps its options"
             )
     return dataclasses.replace(parsed, run=run)
@@ -184,7 +184,7 @@ def _run(arguments: Arguments) -> int:
 def _common(settings: Settings) -> dict[str, Any]:
     """What has to be the same on all processes; where the data lie may differ."""
     values = {
-        f"--{field.name.replace('_', '-')}": getattr(settings, field.name)
+        flag(field.name): getattr(settings, field.name)
         for field in dataclasses.fields(Settings)
         if field.name not in ("data_dir", "dataset", "checkpoint_every", "tensorboard", "workers")
     }

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from sparsemlp.configuration.config import CHANGEABLE, Config
-from sparsemlp.configuration.settings import Settings, model_and_plan, resolve
+from sparsemlp.configuration.settings import Settings, depth_and_plan, resolve
 from sparsemlp.cost_models.costs import KINDS
 from sparsemlp.plan import all_rules, layer_rules
 from sparsemlp.rules import BlockMasking
@@ -135,7 +135,7 @@ def why_not_comparable(published: Published, run: StudyRun) -> str:
 
 def _of_model_string(settings: Settings, thesis: Settings, *, other_rules: bool) -> Iterator[str]:
     """How depth and masked layers of a model string differ from the thesis'."""
-    (depth, plan), (its_depth, its_plan) = map(model_and_plan, (settings, thesis))
+    (depth, plan), (its_depth, its_plan) = map(depth_and_plan, (settings, thesis))
     if depth != its_depth:
         yield f"depth is {depth}, the thesis' is {its_depth}"
     ours, theirs = (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sparsemlp.configuration.config import OF_THE_MACHINE, Config
-from sparsemlp.configuration.mask_options import NEED_A_MASK
-from sparsemlp.configuration.settings import Settings, model_and_plan, resolve
+from sparsemlp.configuration.mask_options import NEED_A_MASK, OF_A_MASK
+from sparsemlp.configuration.settings import Settings, depth_and_plan, resolve
 from sparsemlp.plan import all_rules
 from sparsemlp.rules import BlockMasking, describe_rule
 from sparsemlp.studies.study_run import StudyRun
@@ -21,8 +21,6 @@ _TOLD = frozenset(
     }
 )
 """Options that the label of a run tells already."""
-_OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch", "score"})
-"""Options that change nothing of a dense run."""
 _OF_SOME = frozenset({"depth", "mask_layers", "ramp_epochs", "gradient_method"})
 """Options that are None where there is nothing they could apply to, which other options say."""
 _BY_OTHERS = ("warmup_lr", "warmup_epochs", "mask_start_epoch")
@@ -75,14 +73,14 @@ class Labels:
 
     def label(self, run: StudyRun) -> str:
         """The masking of a run in words, and what else sets it apart but its seed."""
-        ignored = _RULE | _TOLD | {"seed"} | (_OF_A_MASK if run.is_dense else frozenset())
+        ignored = _RULE | _TOLD | {"seed"} | (OF_A_MASK if run.is_dense else frozenset())
         words = _in_words(run, (name for name in self._differing if name not in ignored))
         others = ", ".join(filter(None, [words, self._source(run)]))
         return f"{run.label} ({others})" if others else run.label
 
     def other_options(self, run: StudyRun) -> str:
         """The options that differ between runs, beside block, ratio, backward pass and seed."""
-        ignored = _RULE | {"seed"} | (_OF_A_MASK if run.is_dense else frozenset())
+        ignored = _RULE | {"seed"} | (OF_A_MASK if run.is_dense else frozenset())
         if run.masking is None:
             ignored -= {"config"}
         words = _in_words(run, (name for name in self._differing if name not in ignored))
@@ -122,7 +120,7 @@ def _skeleton(run: StudyRun) -> _Skeleton:
                 masked.append(layer)
             else:
                 others.setdefault(describe_rule(rule), []).append(layer)
-    depth = None if run.settings is None else model_and_plan(run.settings)[0]
+    depth = None if run.settings is None else depth_and_plan(run.settings)[0]
     rules = ", ".join(f"{words} in {' '.join(layers)}" for words, layers in others.items())
     return _Skeleton(depth, " ".join(masked), rules)
 

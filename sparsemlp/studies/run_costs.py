@@ -17,7 +17,7 @@ import jax
 from sparsemlp.blocks import Block, block_grid, n_kept_blocks
 from sparsemlp.budgets import share_out, with_ratios
 from sparsemlp.configuration.mask_options import mask_schedule
-from sparsemlp.configuration.settings import Settings, model_and_plan
+from sparsemlp.configuration.settings import Settings, depth_and_plan
 from sparsemlp.cost_models import costs
 from sparsemlp.cost_models.costs import KINDS, Masking, Shapes
 from sparsemlp.errors import InputError
@@ -54,7 +54,7 @@ def shapes_of(settings: Settings) -> Shapes | None:
     if settings.model != "resmlp" or settings.dataset not in _IMAGES:
         return None
     size, channels, n_classes = _IMAGES[settings.dataset]
-    depth, _ = model_and_plan(settings)
+    depth, _ = depth_and_plan(settings)
     patch, dim, expansion = settings.patch_size, settings.dim, settings.expansion
     if depth is None or patch is None or dim is None or expansion is None:
         return None
@@ -68,10 +68,11 @@ def is_constant(settings: Settings) -> bool:
 
 def masking_of(settings: Settings) -> Masking:
     """Block and ratio of each masked layer kind of a ResMLP, before a budget shares them out."""
-    return _masking(model_and_plan(settings)[1], "block_0")
+    return masking_by_kind(depth_and_plan(settings)[1])
 
 
-def _masking(plan: Plan, block: str) -> Masking:
+def masking_by_kind(plan: Plan, block: str = "block_0") -> Masking:
+    """Block and ratio of each masked layer kind in one block of a ResMLP."""
     rules = {kind: masking_for(plan, (block, kind, "kernel")) for kind in KINDS}
     return {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule is not None}
 
@@ -100,7 +101,7 @@ def _plans(settings: Settings, shapes: Shapes, run: StudyRun) -> tuple[Plan, lis
 
     None where masking with a global budget has not begun, or nothing could be shared out.
     """
-    _, plan = model_and_plan(settings)
+    _, plan = depth_and_plan(settings)
     if settings.budget == "uniform":
         return plan, ["block_0"]
     kernels = {
@@ -149,7 +150,7 @@ def _costs(run: StudyRun) -> RunCosts | None:
         for phase, n_epochs in phases.items():
             length = costs.Run(settings.batch_size, steps, n_epochs)
             own = {name: option(phase) for name, option in options.items()}
-            maskings = [_masking(plans[phase], block) for block in blocks]
+            maskings = [masking_by_kind(plans[phase], block) for block in blocks]
             whole = sum(model(shapes, masking, length, **own) for masking in maskings)
             found += whole // len(blocks) if isinstance(whole, int) else whole / len(blocks)
         return found

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from sparsemlp.configuration.config import OF_THE_MACHINE
+from sparsemlp.configuration.mask_options import OF_A_MASK
 from sparsemlp.studies.study_run import StudyRun
 
 _NOT_COMPARED = frozenset({"seed", *OF_THE_MACHINE})
-_OF_A_MASK = frozenset({"block", "backward", "mask_layers", "mask_start_epoch", "score"})
-"""Options that change nothing of a dense run."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ def setting_of(run: StudyRun) -> tuple[str, ...]:
     """What runs that differ in their seed alone have in common."""
     assert run.settings is not None
     fields = dataclasses.fields(run.settings)
-    ignored = _NOT_COMPARED | _OF_A_MASK if run.is_dense else _NOT_COMPARED
+    ignored = _NOT_COMPARED | OF_A_MASK if run.is_dense else _NOT_COMPARED
     compared = [field.name for field in fields if field.name not in ignored]
     return (*(repr(getattr(run.settings, name)) for name in compared), run.dataset)
 

@@ -19,8 +19,8 @@ from sparsemlp.files import Record, encode
 from sparsemlp.runs.run_folder import RunFolder
 from sparsemlp.studies.labels import Labels, differing_options
 from sparsemlp.studies.study_run import StudyRun, read_run, resolve_for
+from sparsemlp.sweeps.sweep_folder import VERSION
 
-_VERSION = 1
 _MARKS = frozenset({"config.json", "metrics.jsonl", "summary.json", "failure.json"})
 """A folder with one of these is a run's."""
 
@@ -152,9 +152,9 @@ def _read_sweep(path: Path) -> Record | None:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     version = sweep.get("version") if isinstance(sweep, dict) else None
-    if version != _VERSION or not isinstance(sweep.get("runs"), list):
+    if version != VERSION or not isinstance(sweep.get("runs"), list):
         raise InputError(
-            f"{path} has version {version!r}, this program reads {_VERSION}: use the version of "
+            f"{path} has version {version!r}, this program reads {VERSION}: use the version of "
             "the program that wrote it"
         )
     return sweep

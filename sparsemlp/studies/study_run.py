@@ -18,7 +18,7 @@ from sparsemlp.blocks import format_block
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import from_json
 from sparsemlp.configuration.recipes import recipe
-from sparsemlp.configuration.settings import Settings, describe_masking, model_and_plan, resolve
+from sparsemlp.configuration.settings import Settings, depth_and_plan, describe_masking, resolve
 from sparsemlp.errors import InputError
 from sparsemlp.files import Record
 from sparsemlp.plan import Plan, all_rules, as_tuple
@@ -68,7 +68,7 @@ class StudyRun:
     @functools.cached_property
     def plan(self) -> Plan:
         """Which parameter has which rules, masks that drop nothing left out."""
-        plan = {} if self.settings is None else model_and_plan(self.settings)[1]
+        plan = {} if self.settings is None else depth_and_plan(self.settings)[1]
         rules = {pattern: as_tuple(kept) for pattern, kept in plan.items()}
         return {
             pattern: tuple(r for r in own if not (isinstance(r, BlockMasking) and r.ratio == 0))

@@ -11,9 +11,10 @@ from typing import Any
 from sparsemlp.configuration.config import Config
 from sparsemlp.data import is_streamed
 from sparsemlp.errors import InputError
-from sparsemlp.runs.rehearsal import outline_of, rehearse, training_of
+from sparsemlp.options import flag
 from sparsemlp.sweeps.grid_file import Choice, Point
 from sparsemlp.sweeps.marked_yaml import Problems
+from sparsemlp.sweeps.rehearsal import outline_of, rehearse, training_of
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
@@ -149,9 +150,8 @@ def _to_blame(
 def _named(option: str, value: Any, complaint: str) -> int:
     """How clearly a complaint names an option: by its flag, with its value, or by its name."""
     words = option.replace("_", " ")
-    flag = f"--{option.replace('_', '-')}"
     with_value = (f"{option}={value}", f"{words} {value}", f"{words} {value!r}")
-    signs = (flag, *with_value, words, option)
+    signs = (flag(option), *with_value, words, option)
     return next((len(signs) - n for n, sign in enumerate(signs) if sign in complaint), 0)
 
 

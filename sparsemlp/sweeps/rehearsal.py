@@ -13,7 +13,7 @@ from sparsemlp.configuration.config import CHANGEABLE, Config
 from sparsemlp.configuration.mask_options import NEED_A_MASK
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.recipes import recipe
-from sparsemlp.configuration.settings import Settings, check_lowest_rate, model_and_plan, resolve
+from sparsemlp.configuration.settings import Settings, check_lowest_rate, depth_and_plan, resolve
 from sparsemlp.configuration.stream_options import check_left_to_pipeline
 from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.errors import InputError
@@ -55,7 +55,7 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
     check_left_to_pipeline(config)
     check_lowest_rate(config)
     settings = resolve(config, data.name)
-    _, plan = model_and_plan(settings)
+    _, plan = depth_and_plan(settings)
     if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):
         raise InputError(
             f"--mask-start-epoch={settings.mask_start_epoch} is never reached in {settings.epochs} "
@@ -83,7 +83,7 @@ def training_of(config: Config, *, is_remote: bool = False) -> tuple[Any, ...]:
       InputError: a run of it would be refused.
     """
     settings = rehearse(config, is_remote=is_remote)
-    depth, plan = model_and_plan(settings)
+    depth, plan = depth_and_plan(settings)
     active = {pattern: _active(rules) for pattern, rules in plan.items()}
     active = {pattern: rules for pattern, rules in active.items() if rules}
     left_out = {*_RULE_OPTIONS, *CHANGEABLE}
@@ -110,7 +110,7 @@ def outline_of(config: Config) -> LabelledImages:
 
 def _without_rules(settings: Settings) -> Settings:
     """The same architecture, dense, with all else that shapes of parameters do not depend on."""
-    depth, _ = model_and_plan(settings)
+    depth, _ = depth_and_plan(settings)
     plain: dict[str, Any] = dict.fromkeys(_RULE_OPTIONS) | {"backward": "masked", "score": "l2"}
     plain |= {**NEED_A_MASK, "ramp_epochs": None}
     plain |= {"depth": depth if recipe(settings.model).family == "resmlp" else None}

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import to_json
-from sparsemlp.configuration.settings import Settings, model_and_plan
+from sparsemlp.configuration.settings import Settings, depth_and_plan
 
 _LONGEST = 100
 _COVERED = {
@@ -37,7 +37,7 @@ def run_name(settings: Settings, swept: Sequence[str]) -> str:
     Returns:
       At most 100 characters, all of them letters, digits, `.`, `_`, `+` and `-`.
     """
-    _, plan = model_and_plan(settings)
+    _, plan = depth_and_plan(settings)
     words = [] if settings.model == "resmlp" else [settings.model]
     if settings.config is not None:
         words += [settings.config, settings.backward]

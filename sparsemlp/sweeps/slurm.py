@@ -20,8 +20,8 @@ from sparsemlp.errors import InputError
 from sparsemlp.files import write_json
 from sparsemlp.populations.grouping import chooses_population
 from sparsemlp.runs.progress import TalkativeConsole
-from sparsemlp.runs.run_names import safe_name
 from sparsemlp.sweeps.grid import Grid
+from sparsemlp.sweeps.run_names import safe_name
 from sparsemlp.sweeps.slurm_job import SweepJob, submitit
 from sparsemlp.sweeps.slurm_options import ANNOUNCED_SECONDS
 from sparsemlp.sweeps.sweep import begin, load_data, runs_to_train, tell_who_is_alone

@@ -7,8 +7,8 @@ from sparsemlp.configuration.config_file import read_config
 from sparsemlp.configuration.settings import Settings, resolve
 from sparsemlp.data import load_dataset
 from sparsemlp.errors import InputError
-from sparsemlp.runs.run_names import distinct, run_name
 from sparsemlp.sweeps.grid import Grid, GridRun
+from sparsemlp.sweeps.run_names import distinct, run_name
 from sparsemlp.sweeps.sweep_folder import Sweep, SweepFolder, SweepRun
 
 _FOUND_BY_AUTO = ("cifar10", "digits")

@@ -8,9 +8,10 @@ import pytest
 import tiny
 
 from sparsemlp.configuration.config import Config
-from sparsemlp.configuration.option_ranges import check_ranges, flag
+from sparsemlp.configuration.option_ranges import check_ranges
 from sparsemlp.configuration.settings import resolve
 from sparsemlp.errors import InputError
+from sparsemlp.options import flag
 
 VALID = resolve(Config(), "cifar10")
 

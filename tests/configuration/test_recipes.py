@@ -8,7 +8,7 @@ import pytest
 from sparsemlp import GradientPruning, ResNet9
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.recipes import RECIPES, recipe
-from sparsemlp.configuration.settings import model_and_plan, resolve
+from sparsemlp.configuration.settings import depth_and_plan, resolve
 from sparsemlp.errors import InputError
 
 
@@ -66,12 +66,12 @@ def test_a_short_run_warms_up_for_a_quarter_of_it_at_most(epochs, warmup):
 
 
 def test_rules_are_for_every_convolution_of_more_than_three_channels():
-    _, plan = model_and_plan(Config(model="resnet9", gradient="2:4", gradient_method="rescaled"))
+    _, plan = depth_and_plan(Config(model="resnet9", gradient="2:4", gradient_method="rescaled"))
     ((pattern, rule),) = plan.items()
     assert rule == GradientPruning(2, 4, "rescaled")
     names = [f"conv_{index}/kernel" for index in range(1, 9)]
     assert [fnmatch.fnmatchcase(name, pattern) for name in names] == [False] + [True] * 7
-    _, single = model_and_plan(Config(model="resnet9", gradient="2:4", mask_layers="Conv2,Conv8"))
+    _, single = depth_and_plan(Config(model="resnet9", gradient="2:4", mask_layers="Conv2,Conv8"))
     assert set(single) == {"conv_2/kernel", "conv_8/kernel"}
 
 

@@ -12,8 +12,8 @@ from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.settings import (
     augmentation,
     check_said_in_vain,
+    depth_and_plan,
     describe_masking,
-    model_and_plan,
     resolve,
 )
 from sparsemlp.errors import InputError
@@ -24,7 +24,7 @@ KERNELS = [f"block_0/{kind}/kernel" for kind in ("XPatch", "XChannel1", "XChanne
 
 def masked_kernels(config: Config) -> set[str]:
     """The kernels of a block that the plan of a configuration names."""
-    _, plan = model_and_plan(config)
+    _, plan = depth_and_plan(config)
     return {kernel for kernel in KERNELS if any(fnmatch.fnmatchcase(kernel, p) for p in plan)}
 
 
@@ -59,10 +59,10 @@ def test_open_defaults_follow_the_data_set_and_an_explicit_value_is_obeyed(
 
 
 def test_without_options_a_run_is_dense_and_beside_them_masks_all_layers_by_32x32():
-    assert model_and_plan(resolve(Config(), "cifar10")) == (5, {})
+    assert depth_and_plan(resolve(Config(), "cifar10")) == (5, {})
     settings = resolve(Config(ratio=0.8), "cifar10")
     assert masked_kernels(settings) == set(KERNELS)
-    _, plan = model_and_plan(settings)
+    _, plan = depth_and_plan(settings)
     assert set(plan.values()) == {BlockMasking((32, 32), 0.8)}
 
 
@@ -108,7 +108,7 @@ def test_a_model_string_and_single_options_mean_the_same():
     text = "ResMLP3 @ XPatch = masked 0.3 (4, 2); XChannel = masked 0.3 (4, 2);"
     both: dict[str, Any] = {"backward": "dense", "score": "l1"}
     options = Config(block="4x2", ratio=0.3, depth=3, **both)
-    assert model_and_plan(Config(config=text, **both)) == model_and_plan(options)
+    assert depth_and_plan(Config(config=text, **both)) == depth_and_plan(options)
 
 
 @pytest.mark.parametrize("backward", ["masked", "dense", "straight_through"])
@@ -122,7 +122,7 @@ def test_backward_and_score_reach_every_rule(backward, score):
             score=score,
         ),
     ):
-        rules = model_and_plan(config)[1].values()
+        rules = depth_and_plan(config)[1].values()
         assert rules
         assert {(rule.backward, rule.score) for rule in rules} == {(backward, score)}  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -244,9 +244,9 @@ def test_options_and_a_model_string_say_the_same_rules():
     )
     rules = "masked 0.5 (4, 4) + sparse 0.7 (8, 8) + gradient 2:4 rescaled"
     string = Config(config=f"ResMLP5 @ XPatch = {rules};")
-    assert model_and_plan(options) == model_and_plan(string)
-    alone = model_and_plan(Config(activation="mean:2x2", mask_layers="XPatch"))
-    assert alone == model_and_plan(Config(config="ResMLP5 @ XPatch = compressed (2, 2);"))
+    assert depth_and_plan(options) == depth_and_plan(string)
+    alone = depth_and_plan(Config(activation="mean:2x2", mask_layers="XPatch"))
+    assert alone == depth_and_plan(Config(config="ResMLP5 @ XPatch = compressed (2, 2);"))
 
 
 def test_a_gradient_method_without_a_gradient_rule_is_refused():

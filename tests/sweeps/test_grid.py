@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.settings import resolve
 from sparsemlp.errors import InputError
-from sparsemlp.runs.run_names import run_name
 from sparsemlp.sweeps.grid import Grid, read_grid
+from sparsemlp.sweeps.run_names import run_name
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 
@@ -23,7 +24,7 @@ def test_the_grid_of_the_thesis_has_its_342_runs():
     assert {s.backward for s in settings} == {"masked", "dense"}
     assert {s.ratio for s in settings} == {n / 10 for n in range(1, 10)}
     assert len({s.block for s in settings}) == 19
-    thesis = resolve(settings[0].__class__(), "cifar10")
+    thesis = resolve(Config(), "cifar10")
     for name in ("epochs", "batch_size", "lr", "warmup_lr", "weight_decay", "mixup", "cutmix"):
         assert {getattr(s, name) for s in settings} == {getattr(thesis, name)}
 

@@ -7,7 +7,7 @@ import pytest
 from sparsemlp.configuration.config import Config
 from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
-from sparsemlp.runs.rehearsal import outline_of, rehearse, training_of
+from sparsemlp.sweeps.rehearsal import outline_of, rehearse, training_of
 
 SMALL = Config(dataset="digits", block="4x4", ratio=0.5, dim=8, depth=1, expansion=2, epochs=3)
 TWO_RATIOS = {

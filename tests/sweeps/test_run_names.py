@@ -7,7 +7,7 @@ import pytest
 
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.settings import resolve
-from sparsemlp.runs.run_names import distinct, run_name, safe_name
+from sparsemlp.sweeps.run_names import distinct, run_name, safe_name
 
 
 def named(*swept: str, **options) -> str:
