@@ -9,7 +9,7 @@ def at_home(path: Path) -> Path:
     """A path with the folder that `~` or `~USER` stands for.
 
     Raises:
-        InputError: there is no such user.
+      InputError: there is no such user.
     """
     try:
         return path.expanduser()

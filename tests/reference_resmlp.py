@@ -11,7 +11,7 @@ that tree that is masked, with bool arrays `[in, out]` (true: kept) as leaves, f
 `{"block_0": {"XPatch": {"kernel": kept}}}`.
 
 References:
-    Touvron et al., ResMLP, https://arxiv.org/abs/2105.03404, equations 1 to 3
+  Touvron et al., ResMLP, https://arxiv.org/abs/2105.03404, equations 1 to 3
 """
 
 import math

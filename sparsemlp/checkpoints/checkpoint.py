@@ -40,10 +40,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     process may save.
 
     Attributes:
-        pinned: a step whose checkpoint is kept as well, for as long as this says so; None for none.
+      pinned: a step whose checkpoint is kept as well, for as long as this says so; None for none.
 
     Args:
-        directory: folder of the checkpoints; made by the first save.
+      directory: folder of the checkpoints; made by the first save.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -78,14 +78,14 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         the same step is replaced.
 
         Args:
-            step: optimizer steps done, at least 0.
-            state: arrays of any shape and dtype; PRNG keys as `jax.random.key_data`.
-            metadata: anything that JSON can hold.
-            score: the larger, the better; the largest of those kept is the best, the later one
-                of equals. None and NaN are never the best.
+          step: optimizer steps done, at least 0.
+          state: arrays of any shape and dtype; PRNG keys as `jax.random.key_data`.
+          metadata: anything that JSON can hold.
+          score: the larger, the better; the largest of those kept is the best, the later one
+            of equals. None and NaN are never the best.
 
         Raises:
-            SaveError: the disk is full or refuses the write.
+          SaveError: the disk is full or refuses the write.
         """
         arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}
         manifest = manifest_of(step, arrays, score, metadata)
@@ -105,15 +105,15 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Restores the newest intact checkpoint, bit for bit.
 
         Args:
-            like: the structure to restore, with arrays or `jax.ShapeDtypeStruct` as leaves.
-            among: the steps to choose from; None for all.
+          like: the structure to restore, with arrays or `jax.ShapeDtypeStruct` as leaves.
+          among: the steps to choose from; None for all.
 
         Returns:
-            The state on the default device, in the structure of `like`.
+          The state on the default device, in the structure of `like`.
 
         Raises:
-            InputError: no checkpoint is intact, or the newest intact one holds other leaves,
-                shapes or dtypes than `like`.
+          InputError: no checkpoint is intact, or the newest intact one holds other leaves,
+            shapes or dtypes than `like`.
 
         Warns:
             UserWarning: a damaged checkpoint was skipped.

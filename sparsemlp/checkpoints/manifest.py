@@ -46,9 +46,9 @@ def require_same_leaves(folder: Path, saved: dict[str, Any], wanted: dict[str, A
     """Raises InputError unless leaves that were saved and leaves to restore agree.
 
     Args:
-        folder: the checkpoint, for the message.
-        saved: what `describe` said of each leaf, by name.
-        wanted: arrays or what stands for them, by name.
+      folder: the checkpoint, for the message.
+      saved: what `describe` said of each leaf, by name.
+      wanted: arrays or what stands for them, by name.
     """
     for name in [*wanted, *(name for name in saved if name not in wanted)]:
         there = _label(saved[name]) if name in saved else "absent"

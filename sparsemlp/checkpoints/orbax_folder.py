@@ -41,10 +41,10 @@ def manifest_of(
     """What a checkpoint says of itself, with a digest of it all.
 
     Args:
-        step: optimizer steps done.
-        arrays: the leaves of the state by name.
-        score: the larger, the better; NaN is written as None.
-        metadata: anything that JSON can hold.
+      step: optimizer steps done.
+      arrays: the leaves of the state by name.
+      score: the larger, the better; NaN is written as None.
+      metadata: anything that JSON can hold.
     """
     manifest: Record = {
         "step": step,
@@ -79,9 +79,9 @@ class OrbaxFolders:
         """Writes a folder that is not there yet, and returns when its files are on the disk.
 
         Args:
-            folder: where to.
-            arrays: the leaves of the state by name.
-            manifest: that of `manifest_of`.
+          folder: where to.
+          arrays: the leaves of the state by name.
+          manifest: that of `manifest_of`.
         """
         with quiet_orbax(sum(array.nbytes for array in arrays.values())):
             self._orbax.save(
@@ -112,15 +112,15 @@ class OrbaxFolders:
         """Reads the state of a folder, bit for bit, and its manifest.
 
         Args:
-            folder: the checkpoint.
-            like: the structure to restore, with arrays or `jax.ShapeDtypeStruct` as leaves.
+          folder: the checkpoint.
+          like: the structure to restore, with arrays or `jax.ShapeDtypeStruct` as leaves.
 
         Returns:
-            The state on the default device, in the structure of `like`, and the manifest.
+          The state on the default device, in the structure of `like`, and the manifest.
 
         Raises:
-            DamageError: bytes are not those that were saved.
-            InputError: it holds other leaves, shapes or dtypes than `like`.
+          DamageError: bytes are not those that were saved.
+          InputError: it holds other leaves, shapes or dtypes than `like`.
         """
         manifest = self.manifest(folder)
         wanted = named_leaves(like)

@@ -39,15 +39,15 @@ def read_cifar10(data_dir: Path) -> ImageDataset:
     """Reads and decodes a prepared CIFAR-10, in the order of TFDS.
 
     Args:
-        data_dir: A TFDS `data_dir` for which `is_prepared` holds, written as array_record (as
-            this library does) or as TFRecord (as TFDS does with TensorFlow).
+      data_dir: A TFDS `data_dir` for which `is_prepared` holds, written as array_record (as
+        this library does) or as TFRecord (as TFDS does with TensorFlow).
 
     Returns:
-        All images, uint8 [n, 32, 32, 3]; mean and standard deviation are the published ones.
-        `source` says so where the records are not the original pixels but JPEG images.
+      All images, uint8 [n, 32, 32, 3]; mean and standard deviation are the published ones.
+      `source` says so where the records are not the original pixels but JPEG images.
 
     Raises:
-        InputError: The files are damaged or do not hold CIFAR-10.
+      InputError: The files are damaged or do not hold CIFAR-10.
     """
     import tensorflow_datasets as tfds
 

@@ -17,17 +17,17 @@ class ImageDataset:
     """A labelled image set, decoded and in memory.
 
     Attributes:
-        name: `"cifar10"`, `"digits"`, or the stem of an `.npz` file.
-        source: Where the pixels come from, to be printed beside a result: `"cifar10"`,
-            `"cifar10 (JPEG transcode)"`, `"digits (scikit-learn)"`, or the `.npz` file's name.
-        train_images: uint8 [train, height, width, channels].
-        train_labels: int32 [train], in [0, n_classes).
-        test_images: uint8 [test, height, width, channels].
-        test_labels: int32 [test], in [0, n_classes).
-        n_classes: The number of classes.
-        mean: Per channel, of pixels scaled to 0..1.
-        std: Per channel, of pixels scaled to 0..1, never 0.
-        notice: A single line that a program must show the user prominently, or None.
+      name: `"cifar10"`, `"digits"`, or the stem of an `.npz` file.
+      source: Where the pixels come from, to be printed beside a result: `"cifar10"`,
+        `"cifar10 (JPEG transcode)"`, `"digits (scikit-learn)"`, or the `.npz` file's name.
+      train_images: uint8 [train, height, width, channels].
+      train_labels: int32 [train], in [0, n_classes).
+      test_images: uint8 [test, height, width, channels].
+      test_labels: int32 [test], in [0, n_classes).
+      n_classes: The number of classes.
+      mean: Per channel, of pixels scaled to 0..1.
+      std: Per channel, of pixels scaled to 0..1, never 0.
+      notice: A single line that a program must show the user prominently, or None.
     """
 
     name: str
@@ -73,14 +73,14 @@ def hold_out(dataset: ImageDataset, share: float) -> tuple[ImageDataset, Held | 
     """Takes training images out of a data set, evenly spaced in each class, to validate on them.
 
     Args:
-        dataset: The data set.
-        share: Share of the training images to take, in [0, 1); 0 takes none.
+      dataset: The data set.
+      share: Share of the training images to take, in [0, 1); 0 takes none.
 
     Returns:
-        The data set without them, its statistics as they were, and their images and labels.
+      The data set without them, its statistics as they were, and their images and labels.
 
     Raises:
-        InputError: The share is out of its range, or takes no image or all of them.
+      InputError: The share is out of its range, or takes no image or all of them.
     """
     if share == 0:
         return dataset, None
@@ -99,7 +99,7 @@ def evenly_spaced(n_images: int, share: float) -> Bool[np.ndarray, " n_images"]:
     """Which training images are held out, a share of them.
 
     Raises:
-        InputError: The share is out of its range, or takes no image or all of them.
+      InputError: The share is out of its range, or takes no image or all of them.
     """
     n_taken = round(n_images * share) if 0 < share < 1 else 0
     if not 0 < n_taken < n_images:
@@ -118,11 +118,11 @@ def channel_statistics(
     """Mean and standard deviation of every channel, in exact integer sums.
 
     Args:
-        images: uint8 [n, height, width, channels], not empty.
+      images: uint8 [n, height, width, channels], not empty.
 
     Returns:
-        The means and the population standard deviations of the pixels scaled to 0..1. A constant
-        channel gets the standard deviation 1, so that dividing by it is always defined.
+      The means and the population standard deviations of the pixels scaled to 0..1. A constant
+      channel gets the standard deviation 1, so that dividing by it is always defined.
     """
     n_pixels = images.size // images.shape[-1]
     total = np.zeros(images.shape[-1], np.int64)

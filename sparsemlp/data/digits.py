@@ -21,7 +21,7 @@ def load_digits() -> ImageDataset:
     interpolation, and repeated over three channels. The split is stratified and always the same.
 
     Returns:
-        1437 training and 360 test images, uint8 [n, 32, 32, 3], in 10 classes.
+      1437 training and 360 test images, uint8 [n, 32, 32, 3], in 10 classes.
     """
     from sklearn import datasets, model_selection
 

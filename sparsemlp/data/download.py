@@ -34,8 +34,8 @@ class RemoteFile:
     """A file on the network and what it must contain.
 
     Attributes:
-        url: Where it is.
-        sha256: The hexadecimal SHA-256 of its content.
+      url: Where it is.
+      sha256: The hexadecimal SHA-256 of its content.
     """
 
     url: str
@@ -54,11 +54,11 @@ def why_unreachable(url: str, timeout_s: float) -> str | None:
     beyond every timeout of a connection.
 
     Args:
-        url: The file.
-        timeout_s: The longest time until this function returns, in seconds.
+      url: The file.
+      timeout_s: The longest time until this function returns, in seconds.
 
     Returns:
-        None if the file is there, otherwise the reason in a few words.
+      None if the file is there, otherwise the reason in a few words.
     """
     answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     silence = f"no answer within {timeout_s:g} s"
@@ -91,12 +91,12 @@ def download(file: RemoteFile, path: Path) -> None:
     Progress is shown on standard error.
 
     Args:
-        file: What to download.
-        path: Where to; its folder must exist, an older file is replaced.
+      file: What to download.
+      path: Where to; its folder must exist, an older file is replaced.
 
     Raises:
-        InputError: The server cannot be reached or breaks off, the content is not the expected
-            one, or the folder cannot be written.
+      InputError: The server cannot be reached or breaks off, the content is not the expected
+        one, or the folder cannot be written.
     """
     way_out = f"try again, or bring {file.filename} to {path} yourself"
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")

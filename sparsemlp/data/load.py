@@ -26,25 +26,25 @@ def load_dataset(
     """Loads an image classification data set into memory.
 
     Args:
-        name: One of
+      name: One of
 
-            - `auto`: `cifar10` if it is prepared in `data_dir` or can be downloaded, otherwise
-              `digits` with a `notice` that says so.
-            - `cifar10`: CIFAR-10 of TFDS, prepared on first use.
-            - `digits`: scikit-learn's digits, which need no file and no network.
-            - a path that ends in `.npz`: see `sparsemlp.data.npz.load_npz`.
-        data_dir: The TFDS `data_dir` for `cifar10`, which must exist. None means the default of
-            TFDS, which is made when needed.
-        archive: Where `cifar10` is downloaded from.
-        network_timeout_s: How long, in seconds, the server of `archive` may take to show that it
-            is there; an unresponsive network never blocks longer.
+        - `auto`: `cifar10` if it is prepared in `data_dir` or can be downloaded, otherwise
+            `digits` with a `notice` that says so.
+        - `cifar10`: CIFAR-10 of TFDS, prepared on first use.
+        - `digits`: scikit-learn's digits, which need no file and no network.
+        - a path that ends in `.npz`: see `sparsemlp.data.npz.load_npz`.
+      data_dir: The TFDS `data_dir` for `cifar10`, which must exist. None means the default of
+        TFDS, which is made when needed.
+      archive: Where `cifar10` is downloaded from.
+      network_timeout_s: How long, in seconds, the server of `archive` may take to show that it
+        is there; an unresponsive network never blocks longer.
 
     Returns:
-        The data set, decoded. Its `notice`, if there is one, must be shown to the user.
+      The data set, decoded. Its `notice`, if there is one, must be shown to the user.
 
     Raises:
-        InputError: The name is unknown, or what it names is missing, damaged or against the rules.
-            A named data set never falls back to another one.
+      InputError: The name is unknown, or what it names is missing, damaged or against the rules.
+        A named data set never falls back to another one.
     """
     if data_dir is not None:
         data_dir = _checked_folder(data_dir)

@@ -26,13 +26,13 @@ def load_images(
     """Loads a small data set into memory, or opens a large one.
 
     Args:
-        name: As for `load_dataset`; or a folder with `train/CLASS/*.JPEG` and `val/CLASS/*.JPEG`,
-            or a data set in TFDS such as `imagenet2012`, as for `open_image_set`.
-        data_dir: The TFDS `data_dir`; None means the default of TFDS.
-        image_size: Height and width that a large set is decoded to, in pixels; None for 224.
+      name: As for `load_dataset`; or a folder with `train/CLASS/*.JPEG` and `val/CLASS/*.JPEG`,
+        or a data set in TFDS such as `imagenet2012`, as for `open_image_set`.
+      data_dir: The TFDS `data_dir`; None means the default of TFDS.
+      image_size: Height and width that a large set is decoded to, in pixels; None for 224.
 
     Raises:
-        InputError: What is named is missing, damaged or against the rules.
+      InputError: What is named is missing, damaged or against the rules.
     """
     try:
         if is_streamed(name):
@@ -56,7 +56,7 @@ class DataSets:
         """A data set, as `load_images` finds it.
 
         Raises:
-            InputError: It cannot be found or is damaged.
+          InputError: It cannot be found or is damaged.
         """
         key = name, data_dir, image_size
         if key not in self._loaded:

@@ -17,16 +17,16 @@ def load_npz(path: Path) -> ImageDataset:
     """Loads and checks an image set that `numpy.savez` wrote.
 
     Args:
-        path: A file with `train_images` and `test_images`, uint8 [n, height, width, channels] or
-            grey [n, height, width]; `train_labels` and `test_labels`, any integer type [n], at
-            least 0; and optionally `n_classes`, an integer. Without `n_classes` the classes are
-            0 to the largest training label.
+      path: A file with `train_images` and `test_images`, uint8 [n, height, width, channels] or
+        grey [n, height, width]; `train_labels` and `test_labels`, any integer type [n], at
+        least 0; and optionally `n_classes`, an integer. Without `n_classes` the classes are
+        0 to the largest training label.
 
     Returns:
-        The data set, with the mean and standard deviation of its training images.
+      The data set, with the mean and standard deviation of its training images.
 
     Raises:
-        InputError: The file is missing, is no readable `.npz`, or breaks one of the rules above.
+      InputError: The file is missing, is no readable `.npz`, or breaks one of the rules above.
     """
     arrays = _read_arrays(path)
     train_images = _checked_images(path, "train_images", arrays["train_images"])

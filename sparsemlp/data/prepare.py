@@ -38,9 +38,9 @@ class _Archive:
     """The content of the binary archive.
 
     Attributes:
-        label_names: The ten names, in the order of the labels.
-        records: For `train` and `test`, uint8 [n, 1 + 3072]: the label, then 1024 red, 1024 green
-            and 1024 blue values, row by row.
+      label_names: The ten names, in the order of the labels.
+      records: For `train` and `test`, uint8 [n, 1 + 3072]: the label, then 1024 red, 1024 green
+        and 1024 blue values, row by row.
     """
 
     label_names: list[str]
@@ -60,11 +60,11 @@ def prepare_cifar10(data_dir: Path, archive: RemoteFile = OFFICIAL_ARCHIVE) -> N
     An interruption at any point leaves nothing that counts as prepared.
 
     Args:
-        data_dir: An existing folder.
-        archive: The archive in the official binary layout.
+      data_dir: An existing folder.
+      archive: The archive in the official binary layout.
 
     Raises:
-        InputError: The download fails, the archive is damaged, or `data_dir` cannot be written.
+      InputError: The download fails, the archive is damaged, or `data_dir` cannot be written.
     """
     path = archive_path(data_dir, archive)
     console = Console(file=sys.stderr, soft_wrap=True, highlight=False)

@@ -15,14 +15,14 @@ def read_tfrecord(path: str | os.PathLike[str]) -> Iterator[bytes]:
     and a checksum of the data. The checksums (masked CRC-32C) are skipped, not verified.
 
     Args:
-        path: An uncompressed TFRecord file.
+      path: An uncompressed TFRecord file.
 
     Yields:
-        The data of each record.
+      The data of each record.
 
     Raises:
-        EOFError: The file ends inside a record.
-        OSError: The file cannot be read.
+      EOFError: The file ends inside a record.
+      OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
         while length := file.read(_LENGTH.size):

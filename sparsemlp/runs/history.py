@@ -20,7 +20,7 @@ class History:
     """A file of records, one line each, of which only the last can be cut short by a kill.
 
     Args:
-        path: the file; made by the first `append`, its folder must exist.
+      path: the file; made by the first `append`, its folder must exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,10 +32,10 @@ class History:
         A last line that a kill cut short is dropped first.
 
         Args:
-            record: anything that JSON can hold; not the strings that stand for non-finite floats.
+          record: anything that JSON can hold; not the strings that stand for non-finite floats.
 
         Raises:
-            SaveError: the disk is full or refuses the write; the file is as it was.
+          SaveError: the disk is full or refuses the write; the file is as it was.
         """
         try:
             is_new = not self._path.exists()
@@ -63,7 +63,7 @@ class History:
         A last line that a kill cut short is left out.
 
         Raises:
-            InputError: a complete line is no JSON object.
+          InputError: a complete line is no JSON object.
         """
         if not self._path.exists():
             return []
@@ -77,11 +77,11 @@ class History:
         line that was cut short.
 
         Args:
-            epoch: the last epoch to keep.
+          epoch: the last epoch to keep.
 
         Raises:
-            InputError: a complete line is no JSON object with an integer `epoch`.
-            SaveError: the disk is full or refuses the write; the file is as it was.
+          InputError: a complete line is no JSON object with an integer `epoch`.
+          SaveError: the disk is full or refuses the write; the file is as it was.
         """
         if not self._path.exists():
             return

@@ -21,20 +21,20 @@ class Augmentation:
     """What happens to a training batch; hashable, so it can be a static argument.
 
     Attributes:
-        flip: probability of a horizontal flip, drawn for each image; 0 turns it off.
-        crop_padding: black pixels added on every side before a random crop back to the
-            image's size, drawn for each image; 0 turns it off.
-        cutout: side of a square of each image that is given the mean colour, in pixels; its place
-            is drawn for each image, wholly inside it; 0 turns it off.
-        mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
-        cutmix_alpha: the same for CutMix; 0 turns CutMix off.
-        mix_probability: share of the batches that are mixed at all.
-        switch_probability: share of CutMix among the mixed batches if both are on.
-        label_smoothing: probability mass that is spread evenly over all classes.
+      flip: probability of a horizontal flip, drawn for each image; 0 turns it off.
+      crop_padding: black pixels added on every side before a random crop back to the
+        image's size, drawn for each image; 0 turns it off.
+      cutout: side of a square of each image that is given the mean colour, in pixels; its place
+        is drawn for each image, wholly inside it; 0 turns it off.
+      mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
+      cutmix_alpha: the same for CutMix; 0 turns CutMix off.
+      mix_probability: share of the batches that are mixed at all.
+      switch_probability: share of CutMix among the mixed batches if both are on.
+      label_smoothing: probability mass that is spread evenly over all classes.
 
     Raises:
-        InputError: a probability outside [0, 1], a negative or infinite alpha, a negative
-            padding, or a smoothing outside [0, 1).
+      InputError: a probability outside [0, 1], a negative or infinite alpha, a negative
+        padding, or a smoothing outside [0, 1).
     """
 
     flip: float = 0.5
@@ -88,15 +88,15 @@ def normalize(
     """`(images / 255 - mean) / std`, for training and evaluation alike.
 
     Args:
-        images: pixels, channels last.
-        mean: mean of each channel, of pixels scaled to [0, 1].
-        std: standard deviation of each channel, on the same scale.
+      images: pixels, channels last.
+      mean: mean of each channel, of pixels scaled to [0, 1].
+      std: standard deviation of each channel, on the same scale.
 
     Returns:
-        The normalised images.
+      The normalised images.
 
     Raises:
-        InputError: `mean` or `std` has not one number per channel, or a `std` is not positive.
+      InputError: `mean` or `std` has not one number per channel, or a `std` is not positive.
     """
     channels = images.shape[-1]
     mean, std = np.asarray(mean, np.float64), np.asarray(std, np.float64)
@@ -133,24 +133,24 @@ def augment(
     any size can be mixed. Cropping pads the raw pixels with 0, before normalisation.
 
     Args:
-        key: random key of this step.
-        images: raw pixels.
-        labels: class indices in [0, n_classes).
-        augmentation: what to do.
-        n_classes: number of classes.
-        mean: mean of each channel, as for `normalize`.
-        std: standard deviation of each channel, as for `normalize`.
-        lam: what `batch_lambda` draws with this key, if that was done before.
+      key: random key of this step.
+      images: raw pixels.
+      labels: class indices in [0, n_classes).
+      augmentation: what to do.
+      n_classes: number of classes.
+      mean: mean of each channel, as for `normalize`.
+      std: standard deviation of each channel, as for `normalize`.
+      lam: what `batch_lambda` draws with this key, if that was done before.
 
     Returns:
-        The images, and the distribution over the classes that each should be given: its own
-        smoothed label times lambda plus its partner's times 1 - lambda.
+      The images, and the distribution over the classes that each should be given: its own
+      smoothed label times lambda plus its partner's times 1 - lambda.
 
     Raises:
-        InputError: as for `normalize`, or a cutout that is larger than the images.
+      InputError: as for `normalize`, or a cutout that is larger than the images.
 
     References:
-        DeVries and Taylor, Cutout, https://arxiv.org/abs/1708.04552
+      DeVries and Taylor, Cutout, https://arxiv.org/abs/1708.04552
     """
     move_key, mix_key = jax.random.split(key)
     # Fused into one loop with the batch's gather and the mixing, XLA's CPU backend repeats the
@@ -183,8 +183,8 @@ def batch_lambda(key: PRNGKeyArray, augmentation: Augmentation) -> Float32[Array
     """The lambda of mixup or CutMix that `augment` draws with this key.
 
     Args:
-        key: random key of the step.
-        augmentation: what to do; it must mix.
+      key: random key of the step.
+      augmentation: what to do; it must mix.
     """
     _, mix_key = jax.random.split(key)
     return mixing_lambda(

@@ -4,11 +4,11 @@ Both are one formula, `weight * image + (1 - weight) * partner`, with the same w
 (mixup) or a weight of 0 inside a box and 1 outside (CutMix).
 
 References:
-    Zhang et al., mixup: Beyond Empirical Risk Minimization, https://arxiv.org/abs/1710.09412
+  Zhang et al., mixup: Beyond Empirical Risk Minimization, https://arxiv.org/abs/1710.09412
 
-    Yun et al., CutMix, https://arxiv.org/abs/1905.04899
+  Yun et al., CutMix, https://arxiv.org/abs/1905.04899
 
-    Wightman, timm, `timm.data.Mixup` in its mode "batch", whose semantics are followed here.
+  Wightman, timm, `timm.data.Mixup` in its mode "batch", whose semantics are followed here.
 """
 
 import jax
@@ -29,16 +29,16 @@ def mixing_weight(
     """Draws one weight for a whole batch, and its mean over the pixels, for the labels.
 
     Args:
-        key: random key of this batch.
-        size: height and width of the images in pixels.
-        mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
-        cutmix_alpha: the same for CutMix; 0 turns CutMix off.
-        mix_probability: probability that the batch is mixed at all.
-        switch_probability: probability of CutMix rather than mixup, if both are on.
-        lam: what `mixing_lambda` draws with this key, if that was done before.
+      key: random key of this batch.
+      size: height and width of the images in pixels.
+      mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
+      cutmix_alpha: the same for CutMix; 0 turns CutMix off.
+      mix_probability: probability that the batch is mixed at all.
+      switch_probability: probability of CutMix rather than mixup, if both are on.
+      lam: what `mixing_lambda` draws with this key, if that was done before.
 
     Returns:
-        The weight of an image's own pixels, and that of its own label.
+      The weight of an image's own pixels, and that of its own label.
     """
     _, switch_key, _, box_key = jax.random.split(key, 4)
     if lam is None:
@@ -70,11 +70,11 @@ def mixing_lambda(
     a loop: many batches are better drawn for together, by `jax.vmap`, than each in its step.
 
     Args:
-        key: random key of this batch.
-        mixup_alpha: as for `mixing_weight`.
-        cutmix_alpha: as for `mixing_weight`.
-        mix_probability: as for `mixing_weight`.
-        switch_probability: as for `mixing_weight`.
+      key: random key of this batch.
+      mixup_alpha: as for `mixing_weight`.
+      cutmix_alpha: as for `mixing_weight`.
+      mix_probability: as for `mixing_weight`.
+      switch_probability: as for `mixing_weight`.
     """
     on_key, switch_key, lambda_key, _ = jax.random.split(key, 4)
     use_cutmix = _uses_cutmix(switch_key, mixup_alpha, cutmix_alpha, switch_probability)

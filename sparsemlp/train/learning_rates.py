@@ -30,23 +30,23 @@ def learning_rate(
     From epoch `epochs` on the rate is `minimum`.
 
     Args:
-        epoch: index of the epoch, from 0; may be traced.
-        peak: rate that the warm-up climbs to and that the cosine starts from.
-        epochs: length of the cosine.
-        warmup_epochs: length of the warm-up; 0 for none.
-        start: rate of epoch 0 if there is a warm-up.
-        minimum: rate that the cosine ends at.
+      epoch: index of the epoch, from 0; may be traced.
+      peak: rate that the warm-up climbs to and that the cosine starts from.
+      epochs: length of the cosine.
+      warmup_epochs: length of the warm-up; 0 for none.
+      start: rate of epoch 0 if there is a warm-up.
+      minimum: rate that the cosine ends at.
 
     Returns:
-        The rate, of the shape of `epoch`.
+      The rate, of the shape of `epoch`.
 
     Raises:
-        InputError: a rate is negative or not finite, `epochs` is less than 1, or the warm-up
-            does not fit into the epochs.
+      InputError: a rate is negative or not finite, `epochs` is less than 1, or the warm-up
+        does not fit into the epochs.
 
     References:
-        Loshchilov and Hutter, SGDR, https://arxiv.org/abs/1608.03983, equation 5, with the
-        warm-up as in timm's `CosineLRScheduler` (`warmup_prefix=False`).
+      Loshchilov and Hutter, SGDR, https://arxiv.org/abs/1608.03983, equation 5, with the
+      warm-up as in timm's `CosineLRScheduler` (`warmup_prefix=False`).
     """
     _check_schedule(peak, epochs, warmup_epochs, start, minimum)
     position = jnp.asarray(epoch).astype(jnp.float32)
@@ -68,18 +68,18 @@ def triangular_rate(
     """A straight line up to the peak and another down to the end of the run.
 
     Args:
-        position: epochs since the start, with fractions; may be traced.
-        peak: rate at the end of the warm-up.
-        epochs: length of the run; from there on the rate is `minimum`.
-        warmup_epochs: length of the warm-up; 0 for none.
-        start: rate at position 0 if there is a warm-up.
-        minimum: rate at the end.
+      position: epochs since the start, with fractions; may be traced.
+      peak: rate at the end of the warm-up.
+      epochs: length of the run; from there on the rate is `minimum`.
+      warmup_epochs: length of the warm-up; 0 for none.
+      start: rate at position 0 if there is a warm-up.
+      minimum: rate at the end.
 
     Returns:
-        The rate, of the shape of `position`.
+      The rate, of the shape of `position`.
 
     Raises:
-        InputError: as for `learning_rate`.
+      InputError: as for `learning_rate`.
     """
     _check_schedule(peak, epochs, warmup_epochs, start, minimum)
     places = jnp.asarray([0, warmup_epochs, epochs][warmup_epochs == 0 :], jnp.float32)
@@ -108,7 +108,7 @@ def by_epoch(
     """A rate that is constant within an epoch; step `s` is of epoch `s // steps_per_epoch`.
 
     Raises:
-        InputError: `steps_per_epoch` is less than 1.
+      InputError: `steps_per_epoch` is less than 1.
     """
     _check_steps(steps_per_epoch)
     return lambda step: rate_of_epoch(jnp.asarray(step) // steps_per_epoch)
@@ -120,7 +120,7 @@ def by_step(
     """A rate that moves at every step; step `s` is at position `s / steps_per_epoch`.
 
     Raises:
-        InputError: `steps_per_epoch` is less than 1.
+      InputError: `steps_per_epoch` is less than 1.
     """
     _check_steps(steps_per_epoch)
     return lambda step: rate_of_position(jnp.asarray(step).astype(jnp.float32) / steps_per_epoch)

@@ -11,10 +11,10 @@ def cross_entropy(
     """Cross entropy of each sample against a distribution over the classes.
 
     Args:
-        logits: unnormalised log probabilities, of any floating dtype.
-        targets: the distribution that each row should have (one-hot, smoothed or mixed).
+      logits: unnormalised log probabilities, of any floating dtype.
+      targets: the distribution that each row should have (one-hot, smoothed or mixed).
 
     Returns:
-        `-sum(targets * log_softmax(logits))` in nats for each sample, computed in float32.
+      `-sum(targets * log_softmax(logits))` in nats for each sample, computed in float32.
     """
     return optax.softmax_cross_entropy(logits.astype(jnp.float32), targets.astype(jnp.float32))

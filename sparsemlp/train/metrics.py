@@ -15,16 +15,16 @@ def top_k_correct(
     k classes alone and a collapsed model scores the chance level, not 100%.
 
     Args:
-        logits: one score per class.
-        labels: class indices.
-        k: number of guesses, at least 1; with k >= classes every guess is right.
+      logits: one score per class.
+      labels: class indices.
+      k: number of guesses, at least 1; with k >= classes every guess is right.
 
     Returns:
-        One verdict per sample; false for a row that holds a NaN and for a label outside the
-        classes.
+      One verdict per sample; false for a row that holds a NaN and for a label outside the
+      classes.
 
     Raises:
-        InputError: k is less than 1.
+      InputError: k is less than 1.
     """
     if k < 1:
         raise InputError(f"k={k} guesses cannot be right: choose k >= 1")

@@ -14,10 +14,10 @@ def decayed(params: Any) -> Any:
     """Which parameters L2 applies to: all but biases and others of rank 0 or 1.
 
     Args:
-        params: a pytree of arrays.
+      params: a pytree of arrays.
 
     Returns:
-        The same tree with a bool for each array.
+      The same tree with a bool for each array.
     """
     return jax.tree.map(lambda value: value.ndim > 1, params)
 
@@ -30,17 +30,17 @@ def adam_with_l2(rate_of_step: RateOfStep, *, weight_decay: float) -> optax.Grad
     rate at each step: Adam normalises whatever gradient is left.
 
     Args:
-        rate_of_step: learning rate of a step, see `learning_rates`.
-        weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
+      rate_of_step: learning rate of a step, see `learning_rates`.
+      weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
 
     Returns:
-        A gradient transformation whose `update` needs the parameters.
+      A gradient transformation whose `update` needs the parameters.
 
     Raises:
-        InputError: `weight_decay` is negative or not finite.
+      InputError: `weight_decay` is negative or not finite.
 
     References:
-        Kingma and Ba, Adam, https://arxiv.org/abs/1412.6980, algorithm 1
+      Kingma and Ba, Adam, https://arxiv.org/abs/1412.6980, algorithm 1
     """
     return optax.chain(
         _l2(weight_decay),
@@ -56,18 +56,18 @@ def adamw(rate_of_step: RateOfStep, *, weight_decay: float) -> optax.GradientTra
     nothing of the decay.
 
     Args:
-        rate_of_step: learning rate of a step, see `learning_rates`.
-        weight_decay: share of the decay, for the parameters of `decayed`.
+      rate_of_step: learning rate of a step, see `learning_rates`.
+      weight_decay: share of the decay, for the parameters of `decayed`.
 
     Returns:
-        A gradient transformation whose `update` needs the parameters.
+      A gradient transformation whose `update` needs the parameters.
 
     Raises:
-        InputError: `weight_decay` is negative or not finite.
+      InputError: `weight_decay` is negative or not finite.
 
     References:
-        Loshchilov and Hutter, Decoupled Weight Decay Regularization,
-        https://arxiv.org/abs/1711.05101, algorithm 2
+      Loshchilov and Hutter, Decoupled Weight Decay Regularization,
+      https://arxiv.org/abs/1711.05101, algorithm 2
     """
     _check_decay(weight_decay)
     return _with_standard_promotion(
@@ -79,14 +79,14 @@ def sgd_with_l2(rate_of_step: RateOfStep, *, weight_decay: float) -> optax.Gradi
     """Stochastic gradient descent with momentum 0.9 and weight decay, as in `torch.optim.SGD`.
 
     Args:
-        rate_of_step: learning rate of a step, see `learning_rates`.
-        weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
+      rate_of_step: learning rate of a step, see `learning_rates`.
+      weight_decay: factor of the L2 term's gradient, for the parameters of `decayed`.
 
     Returns:
-        A gradient transformation whose `update` needs the parameters.
+      A gradient transformation whose `update` needs the parameters.
 
     Raises:
-        InputError: `weight_decay` is negative or not finite.
+      InputError: `weight_decay` is negative or not finite.
     """
     return optax.chain(
         _l2(weight_decay),

@@ -23,15 +23,15 @@ class BatchPlan:
     `multiple`.
 
     Attributes:
-        n_images: Images in an epoch.
-        batch_size: Rows of a batch over all processes.
-        seed: Seed of the order of each epoch; None keeps the order of the source.
-        multiple: What the rows of the last batch are a multiple of.
-        process: Which process this is, from 0.
-        n_processes: How many there are.
+      n_images: Images in an epoch.
+      batch_size: Rows of a batch over all processes.
+      seed: Seed of the order of each epoch; None keeps the order of the source.
+      multiple: What the rows of the last batch are a multiple of.
+      process: Which process this is, from 0.
+      n_processes: How many there are.
 
     Raises:
-        InputError: No images, or sizes that do not divide each other.
+      InputError: No images, or sizes that do not divide each other.
     """
 
     n_images: int

@@ -1,10 +1,10 @@
 """Which part of an image is shown, as boxes of real-valued pixel coordinates.
 
 References:
-    Szegedy et al., Going Deeper with Convolutions (random resized crop),
-    https://arxiv.org/abs/1409.4842
+  Szegedy et al., Going Deeper with Convolutions (random resized crop),
+  https://arxiv.org/abs/1409.4842
 
-    torchvision.transforms.RandomResizedCrop, whose number of tries and fallback everybody uses
+  torchvision.transforms.RandomResizedCrop, whose number of tries and fallback everybody uses
 """
 
 import math
@@ -32,12 +32,12 @@ def random_resized_crop(width: int, height: int, numbers: Sequence[float]) -> tu
     whose ratio lies in `RATIO`.
 
     Args:
-        width: Width of the image, in pixels.
-        height: Height of the image, in pixels.
-        numbers: `N_NUMBERS` uniform numbers in [0, 1).
+      width: Width of the image, in pixels.
+      height: Height of the image, in pixels.
+      numbers: `N_NUMBERS` uniform numbers in [0, 1).
 
     Returns:
-        The box, of whole pixels, and whether to mirror it, with probability 1/2.
+      The box, of whole pixels, and whether to mirror it, with probability 1/2.
     """
     *tries, x, y, flip = (float(number) for number in numbers)
     low, high = (math.log(ratio) for ratio in RATIO)
@@ -63,8 +63,8 @@ def centre_crop(width: int, height: int) -> Box:
     The two steps of resizing and cropping are one here, so nothing is rounded to whole pixels.
 
     Args:
-        width: Width of the image, in pixels.
-        height: Height of the image, in pixels.
+      width: Width of the image, in pixels.
+      height: Height of the image, in pixels.
     """
     side = min(width, height) / RESIZE_OVER_CROP
     left, upper = (width - side) / 2, (height - side) / 2

@@ -31,15 +31,15 @@ def decode_training(
     """Decodes a random resized crop, mirrored half of the time.
 
     Args:
-        data: The encoded image.
-        image_size: Height and width of the result, in pixels.
-        numbers: As for `random_resized_crop`.
+      data: The encoded image.
+      image_size: Height and width of the result, in pixels.
+      numbers: As for `random_resized_crop`.
 
     Returns:
-        The pixels, uint8 [image_size, image_size, 3].
+      The pixels, uint8 [image_size, image_size, 3].
 
     Raises:
-        Exception: The image cannot be decoded; the class depends on the format.
+      Exception: The image cannot be decoded; the class depends on the format.
     """
     with Image.open(io.BytesIO(data)) as image:
         box, flip = random_resized_crop(*image.size, numbers)
@@ -51,14 +51,14 @@ def decode_validation(data: bytes, image_size: int) -> UInt8[np.ndarray, "size s
     """Decodes the centred square, as `centre_crop` says.
 
     Args:
-        data: The encoded image.
-        image_size: Height and width of the result, in pixels.
+      data: The encoded image.
+      image_size: Height and width of the result, in pixels.
 
     Returns:
-        The pixels, uint8 [image_size, image_size, 3].
+      The pixels, uint8 [image_size, image_size, 3].
 
     Raises:
-        Exception: The image cannot be decoded; the class depends on the format.
+      Exception: The image cannot be decoded; the class depends on the format.
     """
     with Image.open(io.BytesIO(data)) as image:
         box = centre_crop(*image.size)

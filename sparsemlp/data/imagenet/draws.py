@@ -5,7 +5,7 @@ on who draws it, when, or what was drawn before. The raw output of NumPy's bit g
 promised to stay the same in all versions.
 
 References:
-    Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (Philox), SC 2011
+  Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (Philox), SC 2011
 """
 
 from typing import Literal

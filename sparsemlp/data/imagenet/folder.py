@@ -22,9 +22,9 @@ class FolderSource:
     A million names are kept as one string of bytes, which worker processes get at once.
 
     Attributes:
-        folder: The folder of the class folders.
-        classes: Names of the class folders; the label of an image is the place of its folder.
-        n_ignored: Files that are left out because of how their names end.
+      folder: The folder of the class folders.
+      classes: Names of the class folders; the label of an image is the place of its folder.
+      n_ignored: Files that are left out because of how their names end.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class FolderSource:
         """An encoded image and its label.
 
         Raises:
-            OSError: The file cannot be read.
+          OSError: The file cannot be read.
         """
         path, label = self._locate(index)
         with open(path, "rb") as file:
@@ -79,10 +79,10 @@ def find_images(folder: Path) -> FolderSource:
     out and counted.
 
     Args:
-        folder: A folder whose folders are the classes.
+      folder: A folder whose folders are the classes.
 
     Raises:
-        InputError: The folder cannot be read, or has no class folders or no images.
+      InputError: The folder cannot be read, or has no class folders or no images.
     """
     try:
         classes = tuple(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))

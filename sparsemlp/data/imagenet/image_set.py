@@ -23,17 +23,17 @@ class ImageSet:
     """A labelled image set on the disk, opened but not read.
 
     Attributes:
-        name: The name of the folder, or of the data set in TFDS.
-        source: Where the pixels come from, to be printed beside a result.
-        train: The training images.
-        validation: The validation images.
-        n_classes: The number of classes.
-        digest: A checksum of the names of classes and files, or of TFDS' description: to know
-            the set again when a run is resumed. It does not cover the pixels.
-        mean: Per channel, of pixels scaled to 0..1: ImageNet's.
-        std: Per channel, of pixels scaled to 0..1: ImageNet's.
-        notice: A single line that a program must show the user prominently, or None.
-        image_size: Height and width that images are decoded to, in pixels.
+      name: The name of the folder, or of the data set in TFDS.
+      source: Where the pixels come from, to be printed beside a result.
+      train: The training images.
+      validation: The validation images.
+      n_classes: The number of classes.
+      digest: A checksum of the names of classes and files, or of TFDS' description: to know
+        the set again when a run is resumed. It does not cover the pixels.
+      mean: Per channel, of pixels scaled to 0..1: ImageNet's.
+      std: Per channel, of pixels scaled to 0..1: ImageNet's.
+      notice: A single line that a program must show the user prominently, or None.
+      image_size: Height and width that images are decoded to, in pixels.
     """
 
     name: str
@@ -69,18 +69,18 @@ def open_image_set(
     """Opens a large image set.
 
     Args:
-        name: The path of a folder with `train/CLASS/*.JPEG` and `val/CLASS/*.JPEG`, whose classes
-            are the sorted names of the class folders; or the name of a data set in TFDS with the
-            features `image` and `label` and the splits `train` and `validation` (or `test`), such
-            as `imagenet2012`, prepared in array_record files.
-        data_dir: The TFDS `data_dir`; None means the default of TFDS.
-        image_size: Height and width that images are decoded to, in pixels.
+      name: The path of a folder with `train/CLASS/*.JPEG` and `val/CLASS/*.JPEG`, whose classes
+        are the sorted names of the class folders; or the name of a data set in TFDS with the
+        features `image` and `label` and the splits `train` and `validation` (or `test`), such
+        as `imagenet2012`, prepared in array_record files.
+      data_dir: The TFDS `data_dir`; None means the default of TFDS.
+      image_size: Height and width that images are decoded to, in pixels.
 
     Returns:
-        The image set. Its `notice`, if there is one, must be shown to the user.
+      The image set. Its `notice`, if there is one, must be shown to the user.
 
     Raises:
-        InputError: What is named is missing, damaged or against the rules above.
+      InputError: What is named is missing, damaged or against the rules above.
     """
     folder = at_home(Path(name))
     if names_folder(name):

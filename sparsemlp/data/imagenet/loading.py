@@ -40,9 +40,9 @@ class Chunk(NamedTuple):
     """Some rows of a batch.
 
     Attributes:
-        images: uint8 [rows, height, width, 3].
-        labels: int32 [rows]; -1 for a row without an image.
-        unreadable: The images of these rows that cannot be read.
+      images: uint8 [rows, height, width, 3].
+      labels: int32 [rows]; -1 for a row without an image.
+      unreadable: The images of these rows that cannot be read.
     """
 
     images: UInt8[np.ndarray, "rows height width 3"]
@@ -58,9 +58,9 @@ class Loader:
     image), so that no row is empty. A validation image that cannot be read leaves an empty row.
 
     Attributes:
-        source: Where the encoded images are.
-        plan: Which image stands in which row. One with a seed is for training.
-        image_size: Height and width of the result, in pixels.
+      source: Where the encoded images are.
+      plan: Which image stands in which row. One with a seed is for training.
+      image_size: Height and width of the result, in pixels.
     """
 
     source: ImageSource

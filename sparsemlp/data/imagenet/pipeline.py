@@ -24,8 +24,8 @@ class Batch(NamedTuple):
     """The rows of this process in a batch.
 
     Attributes:
-        images: uint8 [rows, height, width, 3].
-        labels: int32 [rows]; -1 for a row that does not count, whose pixels are black.
+      images: uint8 [rows, height, width, 3].
+      labels: int32 [rows]; -1 for a row that does not count, whose pixels are black.
     """
 
     images: UInt8[np.ndarray, "rows height width 3"]
@@ -45,22 +45,22 @@ class Pipeline:
     validation the row is black and labelled -1. More than a share of them is an error.
 
     Attributes:
-        position: (epoch, step) of the batch that is handed out next.
-        seconds_waited: Time spent waiting for batches since it was last set to 0, the start of
-            the worker processes included.
+      position: (epoch, step) of the batch that is handed out next.
+      seconds_waited: Time spent waiting for batches since it was last set to 0, the start of
+        the worker processes included.
 
     Args:
-        source: Where the encoded images are.
-        plan: Which image stands in which row.
-        image_size: Height and width of the images, in pixels.
-        epoch: Epoch of the first batch, from 0.
-        step: Step of the first batch in that epoch, from 0.
-        n_workers: Worker processes that decode; 0 does it in a thread of this process, and None
-            takes as many as there are cores.
-        largest_unreadable_share: Of the rows of this process in an epoch.
+      source: Where the encoded images are.
+      plan: Which image stands in which row.
+      image_size: Height and width of the images, in pixels.
+      epoch: Epoch of the first batch, from 0.
+      step: Step of the first batch in that epoch, from 0.
+      n_workers: Worker processes that decode; 0 does it in a thread of this process, and None
+        takes as many as there are cores.
+      largest_unreadable_share: Of the rows of this process in an epoch.
 
     Raises:
-        InputError: A value that breaks a rule, or grain is missing.
+      InputError: A value that breaks a rule, or grain is missing.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class Pipeline:
         """The next batch.
 
         Raises:
-            InputError: Too many images cannot be read, or the pipeline is closed.
-            WorkerError: A worker process died, or failed otherwise.
+          InputError: Too many images cannot be read, or the pipeline is closed.
+          WorkerError: A worker process died, or failed otherwise.
         """
         if self._closing:
             raise InputError("this input pipeline is closed: make another one")

@@ -23,22 +23,22 @@ def training_pipeline(
     """Random crops in a new order each epoch; the last, partial batch counts.
 
     Args:
-        source: Training images.
-        batch_size: Images of a step over all processes.
-        image_size: Height and width of the images, in pixels.
-        seed: Seed of orders, crops and flips.
-        epoch: Epoch of the first batch, from 0.
-        step: Step of the first batch in that epoch, from 0.
-        multiple: Rows labelled -1 fill the last batch of an epoch up to a multiple of this, such
-            as the number of devices; None means the number of processes, so with one process it
-            holds the images that are left and nothing else.
-        process: Which process this is, from 0.
-        n_processes: How many there are; each gets as many rows of every batch.
-        n_workers: As for `Pipeline`.
-        largest_unreadable_share: As for `Pipeline`.
+      source: Training images.
+      batch_size: Images of a step over all processes.
+      image_size: Height and width of the images, in pixels.
+      seed: Seed of orders, crops and flips.
+      epoch: Epoch of the first batch, from 0.
+      step: Step of the first batch in that epoch, from 0.
+      multiple: Rows labelled -1 fill the last batch of an epoch up to a multiple of this, such
+        as the number of devices; None means the number of processes, so with one process it
+        holds the images that are left and nothing else.
+      process: Which process this is, from 0.
+      n_processes: How many there are; each gets as many rows of every batch.
+      n_workers: As for `Pipeline`.
+      largest_unreadable_share: As for `Pipeline`.
 
     Raises:
-        InputError: A value that breaks a rule, or grain is missing.
+      InputError: A value that breaks a rule, or grain is missing.
     """
     plan = BatchPlan(
         len(source),
@@ -75,16 +75,16 @@ def validation_pipeline(
     with a label: those that cannot be read have none.
 
     Args:
-        source: Validation images.
-        batch_size: Rows of a batch over all processes.
-        image_size: Height and width of the images, in pixels.
-        process: Which process this is, from 0.
-        n_processes: How many there are; each gets as many rows of every batch.
-        n_workers: As for `Pipeline`.
-        largest_unreadable_share: As for `Pipeline`.
+      source: Validation images.
+      batch_size: Rows of a batch over all processes.
+      image_size: Height and width of the images, in pixels.
+      process: Which process this is, from 0.
+      n_processes: How many there are; each gets as many rows of every batch.
+      n_workers: As for `Pipeline`.
+      largest_unreadable_share: As for `Pipeline`.
 
     Raises:
-        InputError: A value that breaks a rule, or grain is missing.
+      InputError: A value that breaks a rule, or grain is missing.
     """
     plan = BatchPlan(
         len(source),

@@ -10,8 +10,8 @@ class RecordSource:
     """The images of a split, with random access and without TensorFlow.
 
     Args:
-        directory: The folder of one version of a prepared data set.
-        split: Name of the split.
+      directory: The folder of one version of a prepared data set.
+      split: Name of the split.
     """
 
     def __init__(self, directory: Path, split: str) -> None:
@@ -35,7 +35,7 @@ class RecordSource:
         """An encoded image and its label.
 
         Raises:
-            Exception: The record is damaged; the class is one of array_record or TFDS.
+          Exception: The record is damaged; the class is one of array_record or TFDS.
         """
         record = self._records[index]
         return record["image"], int(record["label"])
@@ -53,15 +53,15 @@ def prepared_builder(name: str, data_dir: Path) -> Any:
     """The TFDS builder of a prepared data set of labelled images.
 
     Args:
-        name: As for `tfds.builder`: `imagenet2012`, `imagenet2012:5.1.0`, `name/config`.
-        data_dir: The TFDS `data_dir`.
+      name: As for `tfds.builder`: `imagenet2012`, `imagenet2012:5.1.0`, `name/config`.
+      data_dir: The TFDS `data_dir`.
 
     Returns:
-        The builder, whose features `image` and `label` are an image and a class.
+      The builder, whose features `image` and `label` are an image and a class.
 
     Raises:
-        InputError: The data set is not there, not in array_record files, damaged, or holds
-            something else.
+      InputError: The data set is not there, not in array_record files, damaged, or holds
+        something else.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder

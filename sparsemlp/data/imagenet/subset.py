@@ -15,8 +15,8 @@ class Subset:
     """Some images of a source, in its order.
 
     Attributes:
-        source: Where the encoded images are.
-        chosen: Which images of it, ascending.
+      source: Where the encoded images are.
+      chosen: Which images of it, ascending.
     """
 
     source: ImageSource
@@ -40,14 +40,14 @@ def hold_out_images(images: ImageSet, share: float) -> tuple[ImageSet, ImageSour
     Where images are ordered by class, as in a folder, each class loses that share.
 
     Args:
-        images: The image set.
-        share: Share of the training images to take, in [0, 1); 0 takes none.
+      images: The image set.
+      share: Share of the training images to take, in [0, 1); 0 takes none.
 
     Returns:
-        The set without them, and they; None if there are none.
+      The set without them, and they; None if there are none.
 
     Raises:
-        InputError: The share is out of its range, or takes no image or all of them.
+      InputError: The share is out of its range, or takes no image or all of them.
     """
     if share == 0:
         return images, None

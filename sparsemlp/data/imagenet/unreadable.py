@@ -13,8 +13,8 @@ class Unreadable(NamedTuple):
     """An image that cannot be read.
 
     Attributes:
-        name: What a person finds it by.
-        reason: Why, in a line.
+      name: What a person finds it by.
+      reason: Why, in a line.
     """
 
     name: str
@@ -25,15 +25,15 @@ class UnreadableCount:
     """Counts the images of an epoch that cannot be read.
 
     Attributes:
-        count: So many in the current epoch.
+      count: So many in the current epoch.
 
     Args:
-        n_images: Images in an epoch.
-        largest_share: The share of them up to which a run goes on.
-        replaced: Whether another image takes the place of each.
+      n_images: Images in an epoch.
+      largest_share: The share of them up to which a run goes on.
+      replaced: Whether another image takes the place of each.
 
     Raises:
-        InputError: A share outside [0, 1].
+      InputError: A share outside [0, 1].
     """
 
     def __init__(self, n_images: int, largest_share: float, *, replaced: bool) -> None:
@@ -52,7 +52,7 @@ class UnreadableCount:
         """Counts images of an epoch, with a warning for each that was not reported before.
 
         Raises:
-            InputError: They are too many.
+          InputError: They are too many.
         """
         if epoch != self._epoch:
             self._epoch, self.count = epoch, 0

@@ -28,7 +28,7 @@ def require_grain() -> Any:
     """The module `grain`.
 
     Raises:
-        InputError: It is not installed.
+      InputError: It is not installed.
     """
     try:
         import grain
@@ -59,14 +59,14 @@ def load_ahead(
     To be called and closed in a thread that has left its signals to the parent.
 
     Args:
-        loader: What makes the chunks.
-        first: Number of the first chunk.
-        n_workers: Worker processes; 0 loads in this one, and not ahead.
-        n_ahead: Chunks that each worker keeps ready.
+      loader: What makes the chunks.
+      first: Number of the first chunk.
+      n_workers: Worker processes; 0 loads in this one, and not ahead.
+      n_ahead: Chunks that each worker keeps ready.
 
     Raises:
-        InputError: Raised by the loader.
-        WorkerError: A worker died, or failed otherwise.
+      InputError: Raised by the loader.
+      WorkerError: A worker died, or failed otherwise.
     """
     grain = require_grain()
     chunks = grain.MapDataset.source(loader)[first:].to_iter_dataset(
