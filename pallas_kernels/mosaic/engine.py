@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,21 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.engine import Engine
 from pallas_kernels.gelu import gelu
-from pallas_kernels.mosaic import ampere_gradient, ampere_products, gradient, launch, products
+from pallas_kernels.mosaic import (
+    ampere_gradient,
+    ampere_products,
+    gradient,
+    launch,
+    products,
+    search_space,
+)
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.ampere_product_tiles import fits
+from pallas_kernels.mosaic.gradient_tiles import gradient_tiles_of
+from pallas_kernels.mosaic.product_tiles import product_of, tiles_of
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
+from pallas_kernels.tuning import Problem, configure
 
 DTYPES = ("float32", "bfloat16")
 SIDES = (16, 32, 64, 128)
@@ -45,6 +56,7 @@ class Mosaic(Engine):
 
     name = "mosaic"
     measured = False
+    version = search_space.VERSION
 
     def __init__(self, interpret: bool = False, capability: str | None = None) -> None:
         self.interpret = interpret
@@ -93,6 +105,12 @@ class Mosaic(Engine):
             )
         return launch.missing(self.interpret)
 
+    def configurations(self, problem: Problem) -> list[Any]:
+        """The heuristic's choice, then the search space; none on Ampere, whose cuts are fixed."""
+        if self._capability().startswith(AMPERE):
+            return []
+        return search_space.configurations(problem)
+
     def product(
         self,
         x: Float[Array, "..."],
@@ -130,8 +148,11 @@ class Mosaic(Engine):
             return _REFERENCE.kernel_gradient(x, dy, kept, layer)
         x, dy = (jnp.moveaxis(a, layer.axis, -1) for a in (x, dy))
         x, dy = (a.reshape(-1, a.shape[-1]) for a in (x, dy))
-        kernels = ampere_gradient if self._capability().startswith(AMPERE) else gradient
-        return kernels.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
+        if self._capability().startswith(AMPERE):
+            return ampere_gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
+        problem = layer.problem(self.name, self.version, "kernel_gradient", x.shape[0])
+        tiles = configure(problem, gradient_tiles_of(layer))
+        return gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=self.interpret)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Layers along the features that keep any block."""
@@ -188,12 +209,19 @@ class Mosaic(Engine):
         with_gelu: bool = False,
     ) -> Float[Array, "..."]:
         x = jnp.moveaxis(x, layer.axis, -1)
-        multiply, capability = products.multiply, self._capability()
+        rows, capability = x.reshape(-1, x.shape[-1]), self._capability()
         if capability.startswith(AMPERE):
             memory_bytes = shared_memory_bytes(capability)
             multiply = functools.partial(ampere_products.multiply, memory_bytes=memory_bytes)
+        else:
+            method = "input_gradient" if transposed else "product"
+            problem = layer.problem(self.name, self.version, method, rows.shape[0])
+            product = product_of(layer, rows.shape[0], transposed=transposed)
+            multiply = functools.partial(
+                products.multiply, tiles=configure(problem, tiles_of(product))
+            )
         y = multiply(
-            x.reshape(-1, x.shape[-1]),
+            rows,
             kernel,
             bias,
             kept,

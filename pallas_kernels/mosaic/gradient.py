@@ -4,9 +4,9 @@ A program (`gradient_program.py`) owns one kept block, or a few of one block col
 the rows. The shares are summed in a fixed order, so results are the same in every run.
 
 The hardware multiplies 64 rows of the result at least. A side of the block that has them becomes
-its rows; else kept blocks of one column are put together until there are 64, each from another
-part of x, which XLA transposes for that. Tensor cores read float32 along the rows of x and dy
-alone: there XLA transposes both.
+its rows. Kept blocks of one column are put together, each from another part of x: until there are
+64 rows, for which XLA transposes x, or more of them, so that dy is loaded for all. Tensor cores
+read float32 along the rows of x and dy alone: there XLA transposes both.
 """
 
 import functools
@@ -18,24 +18,25 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.gradient_program import ROWS, Cut, Memory, Program
+from pallas_kernels.mosaic.gradient_program import Cut, Memory, Program
+from pallas_kernels.mosaic.gradient_tiles import (
+    DEPTH_BYTES,
+    ROWS,
+    GradientTiles,
+    n_steps,
+    shape_of,
+)
 from pallas_kernels.mosaic.groups import Groups, group, spread_parts
 from pallas_kernels.sparse_layer import SparseLayer
 
-DEPTH_BYTES = 128
-"""Of one feature of x or dy in one buffer: not tuned yet."""
-STAGES = 4
-"""Buffers of the ring: not tuned yet."""
-PROGRAMS = 528
-"""How many programs a product is cut into at least, if it has the rows: not tuned yet."""
 
-
-@functools.partial(jax.jit, static_argnames=("layer", "interpret"))
+@functools.partial(jax.jit, static_argnames=("layer", "tiles", "interpret"))
 def kernel_gradient(
     x: Float[Array, "rows in"],
     dy: Float[Array, "rows out"],
     kept: Int[Array, " k"],
     layer: SparseLayer,
+    tiles: GradientTiles,
     *,
     interpret: bool,
 ) -> Float[Array, "in out"]:
@@ -46,9 +47,10 @@ def kernel_gradient(
       dy: `[rows, out]`.
       kept: ids of the kept blocks.
       layer: the layer, without regard to its axis.
+      tiles: how the product is cut.
       interpret: whether the kernel is interpreted.
     """
-    groups, cut = _cut(x.shape[0], kept, layer)
+    groups, cut = _cut(x.shape[0], kept, layer, tiles)
     n_groups, n_shares = groups.column.size, pl.cdiv(cut.n_steps, cut.per_share)
     left, right = (dy, x) if cut.is_swapped else (x, dy)
     is_wide = x.dtype.itemsize == 4
@@ -59,9 +61,11 @@ def kernel_gradient(
             return launch.padded(operand, cut.depth).T
         return launch.padded(operand, launch.TILE_ROWS)
 
-    def ring(features: int, along_rows: bool) -> Any:
-        shape = (features, cut.depth) if along_rows else (cut.depth, features)
+    def ring(*shape: int) -> Any:
         return launch.shared((cut.stages, *shape), layer.dtype, contiguous)
+
+    width, depth = cut.width, cut.depth
+    left_ring = (cut.tall, depth) if cut.left_along_rows else (cut.n_together, depth, cut.height)
 
     parts = launch.launch(
         "sparsemlp_gradient",
@@ -75,8 +79,8 @@ def kernel_gradient(
         grid=(n_groups, n_shares),
         out=jax.ShapeDtypeStruct((n_shares * n_groups * cut.tall, cut.width), jnp.float32),
         scratch={
-            "left_ring": ring(cut.tall, cut.left_along_rows),
-            "right_ring": ring(cut.width, cut.right_along_rows),
+            "left_ring": ring(*left_ring),
+            "right_ring": ring(*((width, depth) if cut.right_along_rows else (depth, width))),
             "staging": launch.shared(
                 (cut.n_compute, ROWS, cut.width), jnp.float32, min(32, cut.width)
             ),
@@ -90,29 +94,27 @@ def kernel_gradient(
     return spread_parts(parts, groups, kept, layer, is_swapped=cut.is_swapped)
 
 
-def _cut(n_rows: int, kept: Int[Array, " k"], layer: SparseLayer) -> tuple[Groups, Cut]:
+def _cut(
+    n_rows: int, kept: Int[Array, " k"], layer: SparseLayer, tiles: GradientTiles
+) -> tuple[Groups, Cut]:
     """Which blocks are computed together, and how the product is cut."""
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    itemsize = jnp.dtype(layer.dtype).itemsize
+    is_wide = jnp.dtype(layer.dtype).itemsize == 4
     # The left operand is x, and the sums are blocks as they lie in dW, or both are turned.
-    is_swapped = cols < ROWS <= rows
-    height, width = (rows, cols) if is_swapped else (cols, rows)
-    n_together = max(1, ROWS // height)
-    groups = group(kept, (n_in // cols, n_out // rows), n_together)
-    depth = DEPTH_BYTES // itemsize
-    n_steps = pl.cdiv(n_rows, depth)
-    per_share = pl.cdiv(n_steps, min(n_steps, pl.cdiv(PROGRAMS, groups.column.size)))
+    height, width, is_swapped = shape_of(layer.block)
+    groups = group(kept, (n_in // cols, n_out // rows), tiles.n_together)
+    steps = n_steps(n_rows, layer.dtype)
     return groups, Cut(
         height=height,
         width=width,
         is_swapped=is_swapped,
-        n_together=n_together,
-        depth=depth,
-        stages=STAGES,
-        n_steps=n_steps,
-        per_share=per_share,
-        left_along_rows=itemsize == 4 or n_together > 1,
-        right_along_rows=itemsize == 4,
+        n_together=tiles.n_together,
+        depth=DEPTH_BYTES // jnp.dtype(layer.dtype).itemsize,
+        stages=tiles.stages,
+        n_steps=steps,
+        per_share=pl.cdiv(steps, min(steps, pl.cdiv(tiles.programs, groups.column.size))),
+        left_along_rows=is_wide or height < ROWS,
+        right_along_rows=is_wide,
     )
 
 

@@ -13,9 +13,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from pallas_kernels.mosaic import launch
-
-ROWS = 64
-"""Rows of a warpgroup's products, which the hardware sets."""
+from pallas_kernels.mosaic.gradient_tiles import ROWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +59,8 @@ class Memory(NamedTuple):
     """What the warpgroups of a program share.
 
     Attributes:
-      left: `[stages, ...]`, the ring of the left operand.
+      left: `[stages, ...]`, the ring of the left operand; what does not lie along the rows is
+        `[stages, n_together, depth, height]`.
       right: `[stages, ...]`, that of the right one.
       staging: `[n_compute, 64, width]` of the result, on their way out.
       full: for each stage, the barrier that opens when both operands are there.
@@ -121,12 +120,19 @@ class Program:
             block_row = launch.read(self.row, self.group * cut.n_together + i)
             block = self.column if cut.is_swapped else block_row
             place = self._place(step, block * cut.height, cut.height, cut.left_along_rows)
-            lines = pl.ds(i * cut.height, cut.height)
-            to = memory.left.at[slot, lines] if cut.n_together > 1 else memory.left.at[slot]
-            launch.fetch(self.left.at[place], to, memory.full.at[slot])
+            launch.fetch(self.left.at[place], self._left_part(slot, i), memory.full.at[slot])
         block = launch.read(self.row, self.group) if cut.is_swapped else self.column
         place = self._place(step, block * cut.width, cut.width, cut.right_along_rows)
         launch.fetch(self.right.at[place], memory.right.at[slot], memory.full.at[slot])
+
+    def _left_part(self, slot: Array, index: int) -> Any:
+        """Where the features of one of the blocks that are computed together go."""
+        cut, left = self.cut, self.memory.left
+        if not cut.left_along_rows:
+            return left.at[slot, index]
+        if cut.n_together == 1:
+            return left.at[slot]
+        return left.at[slot, pl.ds(index * cut.height, cut.height)]
 
     def multiply(self, thread: Array) -> None:
         """What a multiplying warpgroup does with its 64 rows of the result."""
@@ -146,12 +152,14 @@ class Program:
     def _add_step(self, total: Any, thread: Array, step: Array) -> None:
         """Adds the product of a step, once its operands are there."""
         cut, memory, slot = self.cut, self.memory, self._slot(step)
-        lines = pl.ds(thread * ROWS, ROWS)
         launch.wait(memory.full.at[slot])
+        first = thread * ROWS
         if cut.left_along_rows:
-            left = memory.left.at[slot, lines]
+            left = memory.left.at[slot, pl.ds(first, ROWS)]
         else:
-            left = launch.turned(memory.left.at[slot, :, lines])
+            # A block has one warpgroup's rows, or two's.
+            block, inside = jax.lax.div(first, cut.height), jax.lax.rem(first, cut.height)
+            left = launch.turned(memory.left.at[slot, block, :, pl.ds(inside, ROWS)])
         right = memory.right.at[slot]
         right = launch.turned(right) if cut.right_along_rows else right
         launch.start_product(total, left, right)

@@ -6,7 +6,8 @@ stream through a ring of buffers. One warpgroup starts the copies, the others mu
 is dropped is never loaded. Longest columns first.
 
 A panel that does not fit is cut along the contracted features. Its pieces take turns in two
-buffers, and several columns are summed at once, so that a piece serves them all.
+buffers, and several columns are summed at once, so that a piece serves them all; of a piece the
+blocks are loaded that any of these columns needs.
 """
 
 import dataclasses
@@ -94,7 +95,7 @@ class Program:
             def of_piece(piece: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
                 use, step = state
                 if not self.is_whole:
-                    self._fetch_piece(use, piece)
+                    self._fetch_piece(use, piece, self.share.needs(turn, piece))
                 for of_group in range(self.tiles.lines):
                     step = self._fetch_blocks(turn, of_group, piece, step)
                 return use + 1, step
@@ -102,11 +103,17 @@ class Program:
             return jax.lax.fori_loop(0, self.tiles.pieces, of_piece, state)
 
         if self.is_whole:
-            self._fetch_piece(jnp.int32(0), jnp.int32(0))
+            self._fetch_piece(jnp.int32(0), jnp.int32(0), None)
         jax.lax.fori_loop(0, self.share.n_turns(), group, (jnp.int32(0), jnp.int32(0)))
 
-    def _fetch_piece(self, use: Array, piece: Array) -> None:
-        """Starts the copies of a piece of the panel, the buffers' `use`th."""
+    def _fetch_piece(self, use: Array, piece: Array, needed: Array | None) -> None:
+        """Starts the copies of a piece of the panel, the buffers' `use`th.
+
+        Args:
+          use: which use of the buffers.
+          piece: which piece.
+          needed: a bit for each of its blocks, those to load; None for all.
+        """
         tiles, memory = self.tiles, self.memory
         buffer = jax.lax.rem(use, jnp.int32(2)) if not self.is_whole else 0
         if not self.is_whole:
@@ -115,8 +122,7 @@ class Program:
             def _free() -> None:
                 launch.wait(memory.panel_free.at[buffer])
 
-        def fetch_block(block: Array, _: None) -> None:
-            # Behind the last block there are zeros, which no entry names.
+        def start_copy(block: Array) -> None:
             feature = (piece * tiles.blocks + block) * self.depth
             rows = pl.ds(self.first_row, tiles.n_compute * ROWS)
             launch.fetch(
@@ -124,6 +130,15 @@ class Program:
                 memory.panel.at[buffer, block],
                 memory.panel_full.at[buffer],
             )
+
+        def fetch_block(block: Array, _: None) -> None:
+            if needed is None:
+                start_copy(block)
+                return
+            is_needed = jax.lax.shift_right_logical(needed, block) & 1 == 1
+            pl.when(is_needed)(lambda: start_copy(block))
+            # The barrier counts every block of a piece, whether it comes or not.
+            pl.when(~is_needed)(lambda: launch.arrive(memory.panel_full.at[buffer]))
 
         jax.lax.fori_loop(0, tiles.blocks, fetch_block, None)
 

@@ -15,7 +15,8 @@ class Share(NamedTuple):
     """The block columns of a program, in turns of `tiles.lines` that are summed at once.
 
     Attributes:
-      start: of each piece of each column, where its entries begin (`product_tiles.piece_starts`).
+      start: of each piece of each column, where its entries begin (`product_tiles.Pieces`).
+      needed: of each piece for each group of columns, which blocks they need.
       across: of each entry, the block of contracted features.
       order: the columns, longest first; every `n_shares`th group of them is of this share.
       tiles: how the product is cut.
@@ -24,6 +25,7 @@ class Share(NamedTuple):
     """
 
     start: Any
+    needed: Any
     across: Any
     order: Any
     tiles: Tiles
@@ -47,6 +49,11 @@ class Share(NamedTuple):
         at = column * (self.tiles.pieces + 1) + piece
         first = launch.read(self.start, at)
         return column, first, jnp.where(exists, launch.read(self.start, at + 1), first)
+
+    def needs(self, turn: Array, piece: Array) -> Array:
+        """The blocks of a piece of the panel that a group of columns needs, a bit each."""
+        group = turn * self.n_shares + self.number
+        return launch.read(self.needed, group * self.tiles.pieces + piece)
 
     def block(self, entry: Array) -> Array:
         """The block of contracted features of an entry."""

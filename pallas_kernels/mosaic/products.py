@@ -15,12 +15,12 @@ from pallas_kernels.layout import list_columns, list_rows
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.product_program import Memory, Program
 from pallas_kernels.mosaic.product_share import Share
-from pallas_kernels.mosaic.product_tiles import PROGRAMS, ROWS, Tiles, piece_starts, tiles_of
+from pallas_kernels.mosaic.product_tiles import ROWS, Tiles, cut_into_pieces, product_of
 from pallas_kernels.sparse_layer import SparseLayer
 
 
 @functools.partial(
-    jax.jit, static_argnames=("layer", "transposed", "interpret", "with_gelu", "memory_bytes")
+    jax.jit, static_argnames=("layer", "tiles", "transposed", "interpret", "with_gelu")
 )
 def multiply(
     x: Float[Array, "rows n"],
@@ -28,11 +28,11 @@ def multiply(
     bias: Float[Array, " out"] | None,
     kept: Int[Array, " k"],
     layer: SparseLayer,
+    tiles: Tiles,
     *,
     transposed: bool,
     interpret: bool,
     with_gelu: bool = False,
-    memory_bytes: int = launch.SHARED_MEMORY_BYTES,
 ) -> Float[Array, "rows m"]:
     """`x (W * M) + b`, GELU of it, or with `transposed` `x (W * M)^T`.
 
@@ -45,27 +45,24 @@ def multiply(
       bias: `[out]`, or None; not with `transposed`.
       kept: ids of the kept blocks.
       layer: the layer, without regard to its axis.
+      tiles: how the product is cut.
       transposed: which of the two products.
       interpret: whether the kernel is interpreted.
       with_gelu: whether it is GELU of the sums that is written.
-      memory_bytes: of shared memory.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    width, depth = (cols, rows) if transposed else (rows, cols)
-    n_result, n_blocks = (n_in, n_out // depth) if transposed else (n_out, n_in // depth)
+    product = product_of(layer, x.shape[0], transposed=transposed)
+    width, depth, n_result = product.width, product.depth, product.n_lines * product.width
     lists = (list_rows if transposed else list_columns)(kept, (n_in // cols, n_out // rows))
     is_wide = jnp.dtype(layer.dtype).itemsize == 4
     if is_wide and not transposed:
         kernel = kernel.T
     turned = transposed or is_wide
-    n_rows = x.shape[0]
     x = launch.padded(x, launch.TILE_ROWS)
-    tiles = tiles_of(width, depth, n_blocks, layer.dtype, n_rows, memory_bytes)
+    pieces = cut_into_pieces(lists, tiles, product.n_blocks)
     contiguous = min(32 if is_wide else 64, depth, depth if turned else width)
     size = tiles.n_compute * ROWS
-    n_groups = pl.cdiv(n_result // width, tiles.lines)
-    n_tiles = pl.cdiv(x.shape[0], size)
-    n_shares = min(n_groups, max(1, PROGRAMS // n_tiles))
+    n_shares, n_tiles = tiles.n_shares(product), pl.cdiv(product.n_rows, size)
     buffers = 1 if tiles.pieces == 1 else 2
 
     def shared(*shape: int, contiguous: int = contiguous) -> Any:
@@ -84,7 +81,8 @@ def multiply(
             with_gelu=with_gelu,
         ),
         [
-            piece_starts(lists, tiles, n_blocks),
+            pieces.start,
+            pieces.needed,
             lists.across,
             lists.order,
             x,
@@ -107,11 +105,12 @@ def multiply(
         n_warpgroups=tiles.n_compute + 1,
         interpret=interpret,
     )
-    return y[:n_rows]
+    return y[: product.n_rows]
 
 
 def _kernel(
     start: Any,
+    needed: Any,
     across: Any,
     order: Any,
     x: Any,
@@ -129,7 +128,7 @@ def _kernel(
     *bias, y = rest
     tile, share = launch.place(n_shares)
     program = Program(
-        Share(start, across, order, tiles, share, n_shares),
+        Share(start, needed, across, order, tiles, share, n_shares),
         Memory(**memory),
         x,
         kernel,

@@ -155,6 +155,7 @@ def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
 
 
 DTYPES = (jnp.float32, jnp.bfloat16)
+THREE = ("product", "transposed", "gradient")
 MLP = ("mlp", "mlp_input", "mlp_weights")
 SQUARES = [(32, 32), (64, 64), (128, 128)]
 
@@ -186,17 +187,13 @@ MANY = [
 ]
 """Each kernel with the blocks that are meant to be used."""
 
-LARGEST = [
-    case(kernel, (128, 128), jnp.float32, axis)
-    for kernel in ("product", "transposed", "gradient")
-    for axis in (-1, -2)
-]
+LARGEST = [case(kernel, (128, 128), jnp.float32, axis) for kernel in THREE for axis in (-1, -2)]
 """The most bytes that the loads of a loop hold: they have to fit GPUs of 99 KB."""
 
 BFLOAT16 = jnp.bfloat16
 FEW_OF_MOSAIC = [
     case(kernel, (32, 16), dtype, -1, engine="mosaic")
-    for kernel in ("product", "transposed", "gradient")
+    for kernel in THREE
     for dtype in (jnp.float32, BFLOAT16)
 ]
 """Each kernel of engine `mosaic` in both dtypes. Along the tokens they are the same ones."""
@@ -205,12 +202,13 @@ MANY_OF_MOSAIC = [
     *FEW_OF_MOSAIC,
     *(
         case(kernel, (side, side), BFLOAT16, -1, engine="mosaic")
-        for kernel in ("product", "transposed", "gradient")
+        for kernel in THREE
         for side in (32, 128)
     ),
     # Blocks of the most bytes, and rows of a block that become those of the sums of dW.
     case("product", (128, 128), jnp.float32, -1, engine="mosaic"),
     case("gradient", (128, 128), jnp.float32, -1, engine="mosaic"),
+    *(case(kernel, (64, 64), BFLOAT16, -1, engine="mosaic") for kernel in THREE),
     case("gradient", (64, 32), BFLOAT16, -1, engine="mosaic"),
     *(
         mlp_case("gelu", (side, side), dtype, engine="mosaic")
@@ -219,17 +217,14 @@ MANY_OF_MOSAIC = [
 ]
 """Each kernel of engine `mosaic` with the blocks that are meant to be used, on Hopper."""
 
-FEW_OF_AMPERE = [
-    case(kernel, (32, 16), BFLOAT16, -1, engine="mosaic-ampere")
-    for kernel in ("product", "transposed", "gradient")
-]
+FEW_OF_AMPERE = [case(kernel, (32, 16), BFLOAT16, -1, engine="mosaic-ampere") for kernel in THREE]
 """Each kernel of engine `mosaic` for Ampere."""
 
 MANY_OF_AMPERE = [
     *FEW_OF_AMPERE,
     *(
         case(kernel, block, BFLOAT16, -1, engine="mosaic-ampere")
-        for kernel in ("product", "transposed", "gradient")
+        for kernel in THREE
         for block in ((16, 32), (32, 32), (64, 64), (128, 128), (16, 128), (128, 16))
     ),
     *(mlp_case("gelu", (side, side), BFLOAT16, engine="mosaic-ampere") for side in (32, 128)),
@@ -239,20 +234,24 @@ along with the weights."""
 
 
 def configured(
-    kernel: str, block: tuple[int, int], dtype: Any, axis: Literal[-1, -2]
+    kernel: str,
+    block: tuple[int, int],
+    dtype: Any,
+    axis: Literal[-1, -2],
+    engine: str = "triton",
 ) -> list[Case]:
     """One kernel once for each configuration that a table may hold, the heuristic's apart."""
-    name = jnp.dtype(dtype).name
-    kind = (TRITON.name, TRITON.version, METHODS[kernel], name, block, (N_IN, N_OUT), axis)
-    space = TRITON.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
-    return [case(kernel, block, dtype, axis, configuration) for configuration in space]
+    its, name = ENGINES[engine], jnp.dtype(dtype).name
+    kind = (its.name, its.version, METHODS[kernel], name, block, (N_IN, N_OUT), axis)
+    space = its.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
+    return [case(kernel, block, dtype, axis, configuration, engine) for configuration in space]
 
 
-def _sample(size: int) -> list[Case]:
-    """Some of all configurations of all kernels, the same in every run."""
+def _sample(cases: list[Case], size: int) -> list[Case]:
+    """Some of all configurations of the kernels of these cases, the same in every run."""
     every = [
-        configured(name, a.block, a.dtype, a.axis)
-        for a in MANY
+        configured(name, a.block, a.dtype, a.axis, a.engine)
+        for a in cases
         if (name := a.kernel.removeprefix("sparsemlp_")) in METHODS
     ]
     return random.Random(0).sample([case for found in every for case in found], size)
@@ -278,5 +277,7 @@ def _in_tables() -> list[Case]:
 
 IN_TABLES = _in_tables()
 """Kernels with the configurations of the tables."""
-SAMPLED = [] if IN_TABLES else _sample(24)
+SAMPLED = [] if IN_TABLES else _sample(MANY, 24)
 """Where there is no table yet, some of all configurations that the tuner may try."""
+SAMPLED_OF_MOSAIC = _sample(MANY_OF_MOSAIC, 16)
+"""The same of engine `mosaic` on Hopper, with or without a table."""

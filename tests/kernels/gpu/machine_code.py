@@ -144,7 +144,15 @@ def _assembler(folder: Path) -> dict[str, str]:
 
 def _main(folder: Path, architecture: str) -> None:
     import jax
-    from cases import IN_TABLES, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, SAMPLED
+    from cases import (
+        IN_TABLES,
+        LARGEST,
+        MANY,
+        MANY_OF_AMPERE,
+        MANY_OF_MOSAIC,
+        SAMPLED,
+        SAMPLED_OF_MOSAIC,
+    )
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -157,7 +165,7 @@ def _main(folder: Path, architecture: str) -> None:
     cases = {
         SMALL: LARGEST,
         "sm_80": [*MANY, *IN_TABLES, *SAMPLED, *MANY_OF_AMPERE],
-        "sm_90a": [*MANY, *IN_TABLES, *SAMPLED, *MANY_OF_MOSAIC],
+        "sm_90a": [*MANY, *IN_TABLES, *SAMPLED, *MANY_OF_MOSAIC, *SAMPLED_OF_MOSAIC],
     }
     found = {}
     for case in cases[architecture]:

@@ -9,25 +9,31 @@ from test_products import EPS, normal
 from pallas_kernels import SparseLayer
 from pallas_kernels.layout import dense_mask
 from pallas_kernels.mosaic import gradient
+from pallas_kernels.mosaic.gradient_tiles import GradientTiles
 
 
 @INTERPRETED
 @pytest.mark.parametrize(
-    ("block", "dtype", "rows"),
-    [((16, 16), "bfloat16", 300), ((64, 32), "bfloat16", 300), ((64, 32), "float32", 150)],
+    ("block", "dtype", "rows", "n_together", "n_groups"),
+    [
+        ((16, 16), "bfloat16", 300, 4, 2),
+        ((64, 32), "bfloat16", 300, 1, 4),
+        ((64, 32), "float32", 150, 1, 4),
+        ((16, 64), "bfloat16", 300, 2, 3),
+    ],
     ids=str,
 )
-def test_shares_of_rows_through_a_short_ring_add_up_to_the_whole(block, dtype, rows, monkeypatch):
-    monkeypatch.setattr(gradient, "STAGES", 2)
+def test_shares_of_rows_through_a_short_ring_add_up_to_the_whole(
+    block, dtype, rows, n_together, n_groups
+):
     height, width = block[1], block[0]
     n_in, n_out = 4 * height, 2 * width
     kept = jnp.asarray([0, 1, 3, 5], jnp.int32)
     # Two shares, of three steps or two, however many groups there are.
-    n_groups = 2 if height == width else 4
-    monkeypatch.setattr(gradient, "PROGRAMS", 2 * n_groups)
+    tiles = GradientTiles(n_together, stages=2, programs=2 * n_groups)
     layer = SparseLayer((n_in, n_out), block, 4, -1, dtype)
     x, dy = normal(rows, n_in, dtype=dtype), normal(rows, n_out, dtype=dtype, seed=1)
-    found = gradient.kernel_gradient(x, dy, kept, layer, interpret=True)
+    found = gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=True)
     a, b = (np.asarray(v).astype(np.float64) for v in (x, dy))
     want = a.T @ b
     tolerance = 4 * EPS * np.sqrt(rows) * np.sqrt((a**2).T @ b**2)

@@ -52,7 +52,7 @@ def test_rows_are_not_limited_by_the_axes_of_a_grid(engine, monkeypatch):
         return jnp.zeros(out.shape, out.dtype)
 
     monkeypatch.setattr(launch, "launch", launched)
-    n_rows = 65536 * 128
+    n_rows = 65536 * 256
     layer = SparseLayer((64, 64), (32, 32), 2, -1, "bfloat16")
     x, kernel = (jax.ShapeDtypeStruct(s, "bfloat16") for s in ((n_rows, 64), (64, 64)))
     kept = jax.ShapeDtypeStruct((2,), jnp.int32)

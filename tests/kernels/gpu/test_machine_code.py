@@ -4,7 +4,16 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from cases import IN_TABLES, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, SAMPLED, Case
+from cases import (
+    IN_TABLES,
+    LARGEST,
+    MANY,
+    MANY_OF_AMPERE,
+    MANY_OF_MOSAIC,
+    SAMPLED,
+    SAMPLED_OF_MOSAIC,
+    Case,
+)
 from machine_code import ARCHITECTURES, SMALL, compile_all, missing
 
 pytestmark = pytest.mark.aot
@@ -49,6 +58,13 @@ def test_a_kernel_of_warpgroups_spills_nothing_and_its_products_run_beside_it(fo
     assert report["registers"] <= 255
     assert report["wgmma"] > 0, report
     assert not report["serialised"], report
+
+
+@pytest.mark.parametrize("case", SAMPLED_OF_MOSAIC, ids=str)
+def test_what_the_tuner_may_try_of_warpgroups_spills_nothing(found, case: Case):
+    report = found[f"{case} sm_90a"]
+    assert report["spills"] == 0, report
+    assert report["wgmma"] > 0, report
 
 
 @pytest.mark.parametrize("case", MANY_OF_AMPERE, ids=str)

@@ -7,7 +7,9 @@ import pytest
 from test_products import EPS, normal
 
 from pallas_kernels import Reference, SparseLayer
-from pallas_kernels.mosaic import launch, product_tiles, products
+from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.mosaic import launch, products
+from pallas_kernels.mosaic.product_tiles import Tiles, cut_into_pieces
 
 INTERPRETED = pytest.mark.skipif(
     launch.missing(interpret=True) is not None, reason=str(launch.missing(interpret=True))
@@ -20,10 +22,8 @@ INTERPRETED = pytest.mark.skipif(
     [False, pytest.param(True, marks=pytest.mark.exhaustive)],
     ids=["product", "transposed"],
 )
-def test_a_panel_in_pieces_with_a_short_ring_gives_the_same_sums(transposed, monkeypatch):
-    monkeypatch.setattr(product_tiles, "STAGES", (2,))
-    monkeypatch.setattr(product_tiles, "RING_BYTES", range(1 << 20))
-    n, m, block, memory = 176, 80, (16, 16), 23_552
+def test_a_panel_in_pieces_with_a_short_ring_gives_the_same_sums(transposed):
+    n, m, block = 176, 80, (16, 16)
     shape = (m, n) if transposed else (n, m)
     grid = (shape[0] // 16, shape[1] // 16)
     blocks = np.random.default_rng(0).uniform(size=grid) < 0.3
@@ -33,15 +33,18 @@ def test_a_panel_in_pieces_with_a_short_ring_gives_the_same_sums(transposed, mon
         blocks[:, 1] = False
     kept = jnp.asarray(np.flatnonzero(blocks), jnp.int32)
     layer = SparseLayer(shape, block, kept.size, -1, "bfloat16")
-    # Both warpgroups have rows; the fifth column of blocks is alone in its group of four.
-    tiles = product_tiles.tiles_of(16, 16, 11, "bfloat16", 70, memory)
-    # The last of the pieces has one block alone.
-    assert tiles == product_tiles.Tiles(n_compute=2, pieces=6, blocks=2, lines=4, stages=2)
+    # Both warpgroups have rows; the fifth column of blocks is alone in its group of four, and the
+    # last of the pieces has one block alone.
+    tiles = Tiles(n_compute=2, pieces=6, blocks=2, lines=4, stages=2)
+    needed = cut_into_pieces(
+        (list_rows if transposed else list_columns)(kept, grid), tiles, 11
+    ).needed
+    assert {0b00, 0b11} < set(np.asarray(needed).tolist()), (
+        "some pieces come in part, some not at all"
+    )
     x, w = normal(70, n, dtype=jnp.bfloat16), normal(*shape, dtype=jnp.bfloat16, seed=1)
     bias = None if transposed else normal(m, dtype=jnp.bfloat16, seed=2)
-    found = products.multiply(
-        x, w, bias, kept, layer, transposed=transposed, interpret=True, memory_bytes=memory
-    )
+    found = products.multiply(x, w, bias, kept, layer, tiles, transposed=transposed, interpret=True)
     wide_x, wide_w = (a.astype(jnp.float32) for a in (x, w))
     with jax.default_matmul_precision("highest"):
         if transposed:

@@ -8,7 +8,7 @@ import pytest
 from pallas_kernels.layout import list_columns
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.product_share import Share
-from pallas_kernels.mosaic.product_tiles import Tiles, piece_starts
+from pallas_kernels.mosaic.product_tiles import Tiles, cut_into_pieces
 
 DOWN, ACROSS = 7, 10
 
@@ -20,13 +20,14 @@ def test_every_kept_block_is_multiplied_once_with_its_piece_of_the_panel(pieces,
     grid[:, 4] = False
     lists = list_columns(jnp.asarray(np.flatnonzero(grid), jnp.int32), (DOWN, ACROSS))
     tiles = Tiles(n_compute=1, pieces=pieces, blocks=-(-DOWN // pieces), lines=lines, stages=2)
-    starts = piece_starts(lists, tiles, DOWN)
+    cut = cut_into_pieces(lists, tiles, DOWN)
     done = np.zeros((DOWN, ACROSS), int)
     lengths = []
     for index in range(n_shares):
-        share = Share(starts, lists.across, lists.order, tiles, jnp.int32(index), n_shares)
+        share = Share(*cut, lists.across, lists.order, tiles, jnp.int32(index), n_shares)
         of_share = []
         for turn in range(int(share.n_turns())):
+            named = np.zeros((pieces, tiles.blocks), bool)
             for of_group in range(lines):
                 total = 0
                 for piece in range(pieces):
@@ -36,8 +37,12 @@ def test_every_kept_block_is_multiplied_once_with_its_piece_of_the_panel(pieces,
                     for entry in range(first, last):
                         row = int(share.block(jnp.int32(entry)))
                         assert row // tiles.blocks == piece
+                        named[piece, row % tiles.blocks] = True
                         done[row, column] += 1
                 of_share.append(total)
+            for piece in range(pieces if pieces > 1 else 0):
+                bits = int(share.needs(jnp.int32(turn), jnp.int32(piece)))
+                assert [bool(bits >> i & 1) for i in range(tiles.blocks)] == named[piece].tolist()
         lengths.append(of_share)
     np.testing.assert_array_equal(done, grid)
     # Longest first, and none has a group more than another but one.
@@ -50,6 +55,7 @@ def test_a_short_last_group_reads_no_column_behind_the_last(monkeypatch):
     monkeypatch.setattr(launch, "read", lambda ref, at: jnp.asarray(np.asarray(ref)[int(at)]))
     lists = list_columns(jnp.arange(30, dtype=jnp.int32), (3, 10))
     tiles = Tiles(n_compute=1, pieces=1, blocks=3, lines=4, stages=2)
-    share = Share(piece_starts(lists, tiles, 3), lists.across, lists.order, tiles, jnp.int32(0), 1)
+    cut = cut_into_pieces(lists, tiles, 3)
+    share = Share(*cut, lists.across, lists.order, tiles, jnp.int32(0), 1)
     last = share.n_turns() - 1
     assert [bool(share.column(last, i)[1]) for i in range(4)] == [True, True, False, False]
