@@ -33,6 +33,18 @@ _LONGEST = 40.0
 """Seconds that a comparison may take, once its programs are compiled."""
 
 
+_CHECKED = (
+    ((256, 512), 0.5, 300, (64, 128, 32)),
+    ((1024, 4096), 0.8, 8190, (64, 128, 32)),
+    ((384, 1536), 0.8, 8190, (64, 128, 32)),
+    ((768, 3072), 0.5, 8190, (64, 128, 32)),
+    ((768, 3072), 0.8, 8190, (32,)),
+    ((384, 1536), 0.5, 8190, (32,)),
+    ((4096, 16384), 0.5, 8190, (32,)),
+)
+"""Inputs and outputs, ratio, rows and sides of the blocks of what is compared."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Which engine, and where the records go."""
@@ -89,18 +101,18 @@ def at_work_of(out: Path) -> AtWork:
 
 
 def check_points(is_tiny: bool) -> list[Point]:
-    """Layers on which an engine has to be right before it is timed; rows are ragged.
+    """Layers on which an engine has to be right before it is timed, bfloat16 first.
 
-    Those of the timed points come in as well: their panels are cut into pieces, which are other
-    paths of a kernel.
+    Rows are ragged, few or nearly as many as are timed: how a kernel is cut, and so which of its
+    paths are taken, depends on layer, ratio and rows. Every way that is timed is among them.
     """
     if is_tiny:
         return tiny_points()[:1]
     return [
-        Point(shape, (side, side), ratio, 300, dtype)
-        for shape, ratio in (((256, 512), 0.5), ((1024, 4096), 0.8))
-        for side in (32, 64, 128)
+        Point(shape, (side, side), ratio, n_rows, dtype)
         for dtype in ("bfloat16", "float32")
+        for shape, ratio, n_rows, sides in _CHECKED
+        for side in sides
     ]
 
 

@@ -10,8 +10,8 @@ from gpu_points import Point, all_points
 from watch import DeviceLostError
 
 from pallas_kernels import Mosaic, Reference, Triton
-from pallas_kernels.mosaic.launch import SHARED_MEMORY_BYTES
-from pallas_kernels.mosaic.product_tiles import tiles_of
+from pallas_kernels.mosaic.gradient_tiles import gradient_tiles_of
+from pallas_kernels.mosaic.product_tiles import Tiles, product_of, tiles_of
 from sparsemlp.runs.history import History
 
 POINT = Point((64, 64), (32, 32), 0.5, 24, "float32")
@@ -113,16 +113,19 @@ def test_engines_are_compared_on_rows_that_do_not_fill_a_tile():
         assert len(keys) - len(fused) == 3 * len(points)
 
 
-def test_panels_are_cut_in_every_way_that_is_timed():
+def _way(tiles: Tiles) -> tuple[object, ...]:
+    return tiles.n_compute, tiles.pieces > 1, tiles.lines
+
+
+def test_kernels_are_cut_in_every_way_that_is_timed():
     def ways(points: list[Point]) -> set[object]:
         found = set()
         for point in points:
-            rows, cols = point.block
-            for width, depth, n_in in ((rows, cols, point.shape[0]), (cols, rows, point.shape[1])):
-                tiles = tiles_of(
-                    width, depth, n_in // depth, point.dtype, point.n_rows, SHARED_MEMORY_BYTES
-                )
-                found.add((point.dtype, tiles.n_compute, tiles.pieces > 1, tiles.lines))
+            for transposed in (False, True):
+                tiles = tiles_of(product_of(point.layer, point.n_rows, transposed=transposed))
+                found.add((point.block, point.dtype, *_way(tiles)))
+            together = gradient_tiles_of(point.layer).n_together
+            found.add((point.block, point.dtype, "gradient", together))
         return found
 
     masked = [point for point in all_points() if point.ratio]
