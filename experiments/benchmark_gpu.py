@@ -1,6 +1,7 @@
 """Everything worth knowing about a GPU in one go, the most telling first, kept as it is found."""
 
 import dataclasses
+import hashlib
 import importlib.util
 import json
 import os
@@ -23,15 +24,18 @@ from kernel_problems import gpu_engines
 from part import run_part
 from rich.console import Console
 
+import pallas_kernels
 from sparsemlp import InputError
 from sparsemlp.files import Record, write_json
 from sparsemlp.runs.environment import describe_environment
 
-N_FIRST = 12
-"""Points that come before PyTorch and the training steps, where there is time for them."""
-_FIRST = 0.4
-"""Share of the time that these may take of what the checks leave."""
-_STEPS_UNTIL, _LONGEST_STEP = 0.75, 120.0
+N_FIRST, _N_VERY_FIRST = 12, 4
+"""Points that come before PyTorch and most training steps, where there is time for them; those that
+come before the first training steps too, dense and the first engine's of one model."""
+_CHECKS, _VERY_FIRST, _FIRST = 0.4, 0.3, 0.5
+"""Share of the time that the checks may take; of what they and what came after leave, that of the
+first points."""
+_STEPS_UNTIL, _LONGEST_STEP = 0.8, 180.0
 """Share of the time after which no training step begins; seconds that one may take."""
 
 
@@ -40,7 +44,7 @@ class Gpu:
     """Products, selection, training steps and memory on a GPU, and a table of them."""
 
     out: Path
-    """Folder for the results; what it holds of this device, commit and versions is not
+    """Folder for the results; what it holds of this device, of the same code and versions, is not
     measured again."""
     minutes: float = 8.0
     """When to stop; the same command goes on from there."""
@@ -62,7 +66,8 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
     with Console(stderr=True).status("ceilings") as status:
         ceilings = Ceilings(**device["ceilings"])
         status.update("correctness")
-        verdicts = compare_engines(folder, engines, is_trial=options.smoke)
+        seconds = _CHECKS * 60 * options.minutes
+        verdicts = compare_engines(folder, engines, seconds, is_trial=options.smoke)
         points = tiny_points() if options.smoke else all_points()
 
         def measure(some: Sequence[Point], until: float) -> None:
@@ -79,24 +84,35 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
                 until=until,
             )
 
+        steps = step_commands(list(engines), verdicts, options)
+
+        def measure_steps(some: Sequence[list[str]]) -> None:
+            _free_device_memory()
+            for words in some:
+                if budget.share_used > _STEPS_UNTIL or not budget.allows("step"):
+                    break
+                status.update(" ".join(words[:3]))
+                measure_step(folder, words, budget, options)
+            write_report(folder)
+
+        measure(points[:_N_VERY_FIRST], budget.after(_VERY_FIRST))
+        measure_steps(steps[:2])
         measure(points[:N_FIRST], budget.after(_FIRST))
-        write_report(folder)
         status.update("PyTorch")
-        # The other processes need the memory that this one's allocator has gathered.
-        jax.clear_caches()
-        clear_backends()
+        _free_device_memory()
         measure_peers(folder, budget, options)
-        for words in step_commands(list(engines), verdicts, options):
-            if budget.share_used > _STEPS_UNTIL or not budget.allows("step"):
-                break
-            status.update(" ".join(words[:3]))
-            measure_step(folder, words, budget, options)
-        write_report(folder)
+        measure_steps(steps)
         measure(points, until=1.0)
     text = write_report(folder)
     print(text if len(text) < 20_000 else f"{folder / 'table.md'}: {len(text.splitlines())} lines")
     if budget.left < 0 or not budget.allows("point"):
         print(f"--minutes={options.minutes:g} are over: the same command measures what is missing")
+
+
+def _free_device_memory() -> None:
+    """Other processes need the memory that this one's allocator has gathered."""
+    jax.clear_caches()
+    clear_backends()
 
 
 def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
@@ -106,7 +122,8 @@ def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
         return
     seconds = max(1.0, min(budget.left, 0.2 * 60 * options.minutes))
     words = [f"--out={folder / 'peers.jsonl'}", f"--first={N_FIRST}", f"--seconds={seconds:g}"]
-    failed = run_part("gpu_peers.py", words, seconds + 60, is_trial=options.smoke)
+    log = folder / "logs" / "peers.txt"
+    failed = run_part("gpu_peers.py", words, seconds + 60, log, is_trial=options.smoke)
     if failed:
         print(f"no figures of PyTorch: {failed}")
 
@@ -141,7 +158,8 @@ def measure_step(folder: Path, words: list[str], budget: Budget, options: Gpu) -
     began = time.monotonic()
     words = [*words, f"--rounds={options.rounds}", f"--out={path}"]
     seconds = max(1.0, min(budget.left, _LONGEST_STEP))
-    failed = run_part("gpu_steps.py", words, seconds, is_trial=options.smoke)
+    log = folder / "logs" / f"{name}.txt"
+    failed = run_part("gpu_steps.py", words, seconds, log, is_trial=options.smoke)
     budget.note("step", time.monotonic() - began)
     if failed:
         print(f"{name}: {failed}")
@@ -150,18 +168,27 @@ def measure_step(folder: Path, words: list[str], budget: Budget, options: Gpu) -
             write_json(path, {"key": name, "measured": not options.smoke, "failed": failed})
 
 
+def code_digest() -> str:
+    """A checksum of the kernels and of what times them: numbers of other code are not mixed."""
+    digest = hashlib.sha256()
+    for folder in (Path(pallas_kernels.__file__).parent, Path(__file__).parent):
+        for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.h"))):
+            digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def _open_folder(folder: Path, options: Gpu) -> Record:
     """What the folder says of the device; measured and written if it is new.
 
     Raises:
-      InputError: its results are of another device, of other versions, or of a trial.
+      InputError: its results are of another device, of other code or versions, or of a trial.
     """
     path, environment = folder / "device.json", describe_environment()
     own = {
         "measured": not options.smoke,
         "device": environment["device"],
         "versions": environment["versions"],
-        "commit": environment["commit"],
+        "code": code_digest(),
     }
     if path.exists():
         device = json.loads(path.read_text())

@@ -15,6 +15,7 @@ from typing import Annotated
 import tyro
 from device_timing import Ceilings, Timed
 from gpu_products import numbers_of, point_of
+from gpu_summary import summary_rows
 
 from sparsemlp import InputError
 from sparsemlp.blocks import format_block
@@ -83,6 +84,7 @@ def write_report(folder: Path) -> str:
         f"{ceilings['bytes_per_second'] / 1e9:.4g} GB/s, dense product of XLA {peaks}, as measured "
         "in this job.",
         "",
+        *_summary(folder, heading, device["measured"]),
         *_correctness(folder, device["measured"]),
         *_products(folder, device["measured"], Ceilings(**ceilings)),
         *_steps(folder, device["measured"]),
@@ -104,6 +106,20 @@ def _head(names: str) -> Iterator[str]:
 
 def _line(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _summary(folder: Path, device: str, is_measured: bool) -> Iterator[str]:
+    rows = summary_rows(folder)
+    if not rows:
+        return
+    yield from (_title("Summary", is_measured), "")
+    yield from _head(
+        "device, layer, block, ratio, rows, dtype, by, forward + backward: dense / this, "
+        "Y + dX: PyTorch's BSR / this, roofline"
+    )
+    for row in rows:
+        yield _line((device, *row))
+    yield ""
 
 
 def _correctness(folder: Path, is_measured: bool) -> Iterator[str]:

@@ -4,40 +4,53 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 HERE = Path(__file__).parent
 _ERROR = re.compile(r"(error|[\w.]+(Error|Exception|Interrupt|Exit)): ?.*")
 
 
-def run_part(script: str, words: Sequence[str], seconds: float, *, is_trial: bool) -> str:
+def run_part(
+    script: str,
+    words: Sequence[str],
+    seconds: float,
+    log: Path,
+    *,
+    is_trial: bool,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Runs a program of this folder.
 
     Args:
       script: its file.
       words: its options.
       seconds: how long it may take.
+      log: file for all that it prints; its folder is made.
       is_trial: whether it is told to measure nothing; then nothing is compiled well.
+      variables: of its environment, beside those of this process.
 
     Returns:
       Why it failed, in a line; empty if it did not.
     """
     command = [sys.executable, str(HERE / script), *words, *(["--smoke"] if is_trial else [])]
     paths = [str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | variables
     environment["JAX_TRACEBACK_FILTERING"] = "off"
     if is_trial:
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"took longer than {seconds:.0f} s"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        try:
+            done = subprocess.run(
+                command, env=environment, stdout=output, stderr=output, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"took longer than {seconds:.0f} s"
     if done.returncode == 0:
         return ""
-    return error_line(done.stderr or done.stdout) or f"exit {done.returncode}"
+    return error_line(log.read_text(errors="replace")) or f"exit {done.returncode}"
 
 
 def error_line(text: str) -> str:

@@ -91,6 +91,21 @@ def test_results_of_another_device_are_not_mixed(trial: Gpu, tmp_path: Path):
         measure_gpu(Gpu(out=tmp_path, smoke=True))
 
 
+def test_results_of_other_code_are_not_mixed(trial: Gpu, tmp_path: Path, monkeypatch):
+    (tmp_path / "device.json").write_text((trial.out / "device.json").read_text())
+    monkeypatch.setattr(benchmark_gpu, "code_digest", lambda: "of a mended kernel")
+    with pytest.raises(InputError, match="this is of a mended kernel"):
+        measure_gpu(Gpu(out=tmp_path, smoke=True))
+
+
+def test_the_code_has_one_checksum_until_it_changes(monkeypatch, tmp_path):
+    assert benchmark_gpu.code_digest() == benchmark_gpu.code_digest()
+    before = benchmark_gpu.code_digest()
+    (tmp_path / "kernel.py").write_text("x = 1")
+    monkeypatch.setattr(benchmark_gpu.pallas_kernels, "__file__", str(tmp_path / "kernel.py"))
+    assert benchmark_gpu.code_digest() != before
+
+
 def test_a_step_is_left_out_whose_kernels_are_wrong():
     about = {"engine": "triton", "kernel": "mlp", "block": "64x64", "dtype": "bfloat16"}
     verdicts = [{"key": "triton mlp", **about, "wrong": "is off"}]

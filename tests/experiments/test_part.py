@@ -38,15 +38,25 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_part_is_told_its_options_and_whether_it_is_a_trial(script: Path):
     script.write_text("import sys; sys.exit(sys.argv[1:] != ['--a', '--smoke'])")
-    assert run_part(script.name, ["--a"], 60, is_trial=True) == ""
-    assert run_part(script.name, ["--a"], 60, is_trial=False) == "exit 1"
+    log = script.with_name("log.txt")
+    assert run_part(script.name, ["--a"], 60, log, is_trial=True) == ""
+    assert run_part(script.name, ["--a"], 60, log, is_trial=False) == "exit 1"
+
+
+def test_all_that_a_part_prints_is_kept_and_it_has_its_variables(script: Path):
+    script.write_text("import os, sys; print(os.environ['A']); sys.exit('Error: b')")
+    log = script.parent / "logs" / "log.txt"
+    assert run_part(script.name, [], 60, log, is_trial=False, variables={"A": "a"}) == "Error: b"
+    assert sorted(log.read_text().split("\n")) == ["", "Error: b", "a"]
 
 
 def test_a_part_that_fails_says_why(script: Path):
     script.write_text("raise ValueError('no room')")
-    assert run_part(script.name, [], 60, is_trial=False) == "ValueError: no room"
+    log = script.with_name("log.txt")
+    assert run_part(script.name, [], 60, log, is_trial=False) == "ValueError: no room"
 
 
 def test_a_part_that_does_not_end_is_stopped(script: Path):
     script.write_text("import time; time.sleep(600)")
-    assert run_part(script.name, [], 0.5, is_trial=False) == "took longer than 0 s"
+    log = script.with_name("log.txt")
+    assert run_part(script.name, [], 0.5, log, is_trial=False) == "took longer than 0 s"
