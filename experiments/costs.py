@@ -136,6 +136,7 @@ def _run(options: Costs) -> Run:
         epochs=_default(options.epochs, 200 if small else 90),
         element_bytes=options.element_bytes,
         line_bytes=options.line_bytes,
+        images_per_epoch=images,
     )
     for field in dataclasses.fields(run):
         if getattr(run, field.name) < 1:

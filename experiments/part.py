@@ -36,7 +36,9 @@ def run_part(
     """
     command = [sys.executable, str(HERE / script), *words, *(["--smoke"] if is_trial else [])]
     paths = [str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | dict(variables)
+    environment = (
+        os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | dict(variables)
+    )
     environment["JAX_TRACEBACK_FILTERING"] = "off"
     if is_trial:
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

@@ -80,6 +80,8 @@ class Run:
       batch_size: images in a step.
       steps_per_epoch: the last partial batch counts.
       epochs: passes over the data.
+      images_per_epoch: fewer than its steps have room for if the last batch is a partial one; None
+        for whole batches. The thesis' models count whole ones in any case.
       element_bytes: bytes of a number.
       line_bytes: bytes of a cache line.
     """
@@ -89,6 +91,13 @@ class Run:
     epochs: int = 200
     element_bytes: int = 4
     line_bytes: int = 128
+    images_per_epoch: int | None = None
+
+    @property
+    def images(self) -> int:
+        """Images of the run, each as often as it is seen."""
+        whole = self.batch_size * self.steps_per_epoch
+        return self.epochs * (whole if self.images_per_epoch is None else self.images_per_epoch)
 
     @property
     def steps(self) -> int:
@@ -136,7 +145,7 @@ def training_flops(shapes: Shapes, masking: Masking, run: Run, backward: str = "
     embedding = shapes.tokens * shapes.patch_features * shapes.dim
     head = shapes.dim * shapes.n_classes
     per_image = shapes.depth * work + 2 * embedding + 3 * head
-    return 2 * run.steps * run.batch_size * per_image
+    return 2 * run.images * per_image
 
 
 def thesis_movement_bytes(shapes: Shapes, masking: Masking, run: Run) -> int:
@@ -167,12 +176,12 @@ def movement_bytes(shapes: Shapes, masking: Masking, run: Run) -> int:
     all where a model is small. Further: the biases of `KINDS` count, and a layer's lines are at
     most its dense ones, since a line that two blocks share is loaded once.
     """
-    activations = run.batch_size * activation_elements(shapes) * run.element_bytes
+    activations = run.images * activation_elements(shapes) * run.element_bytes
     lines = sum(run.lines(size) for size in shapes.unmasked_parameters())
     for kind in KINDS:
         weights = weight_lines(shapes, kind, masking, run)
         lines += shapes.depth * (weights + run.lines(shapes.kernel(kind)[1]))
-    return run.steps * (lines * run.line_bytes + activations)
+    return run.steps * lines * run.line_bytes + activations
 
 
 def activation_elements(shapes: Shapes) -> int:

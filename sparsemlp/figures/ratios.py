@@ -96,7 +96,8 @@ def flops(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     )
     thesis.legend(loc="lower left")
     for index, block in enumerate(_some_blocks(runs)):
-        own = sorted({run.masking.ratio for run in runs if run.masking and run.block == block})
+        trained = [run for run in runs if run.backward == "masked" and run.block == block]
+        own = sorted({run.masking.ratio for run in trained if run.masking})
         size, color, dash = parse_block(block), COLORS[1 + index], DASHES[index % len(DASHES)]
         every = (_all(kinds, size, float(ratio)) for ratio in _RATIOS)
         values = [costs.training_flops(shapes, masking, length) for masking in every]
@@ -139,7 +140,12 @@ def _what_is_masked(run: StudyRun) -> tuple[costs.Shapes, tuple[str, ...]]:
 
 def _length(run: StudyRun) -> costs.Run:
     assert run.settings is not None
-    return costs.Run(run.settings.batch_size, run.steps_per_epoch or 1, run.settings.epochs)
+    return costs.Run(
+        run.settings.batch_size,
+        run.steps_per_epoch or 1,
+        run.settings.epochs,
+        images_per_epoch=run.images_per_epoch,
+    )
 
 
 def _all(kinds: Iterable[str], block: tuple[int, int], ratio: float) -> Masking:

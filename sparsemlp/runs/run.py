@@ -1,6 +1,5 @@
 """One run from its settings to its folder: epochs, records, checkpoints, pictures."""
 
-import json
 from functools import partial
 
 from sparsemlp.budgets import global_ratios, with_ratios
@@ -11,6 +10,7 @@ from sparsemlp.distributed.parallel import own_copy, replicate_first
 from sparsemlp.distributed.processes import agree, is_first, require_alike, shared
 from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.files import Record, write_json
+from sparsemlp.plan import masked_kernels
 from sparsemlp.runs.follower import Follower
 from sparsemlp.runs.interruption import Interruption
 from sparsemlp.runs.progress import Reporter
@@ -172,7 +172,8 @@ class Run:
         """The ratio of each layer as `budget.json` says, which the first masked step writes."""
         setup, saved = self.setup, self.folder.budget
         if saved.is_file():
-            return json.loads(saved.read_text())
+            masked = masked_kernels(setup.shapes.params, setup.program.model.plan)
+            return self.folder.read_budget({path for path, _, _ in masked})
         if step > setup.schedule.start * setup.steps_per_epoch:
             raise InputError(
                 f"{saved} is lost, which says how many blocks each layer keeps: restore the file, "

@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sparsemlp.errors import InputError, SaveError
@@ -78,6 +78,26 @@ class RunFolder:
         occupied = f"another process is training in {self.path}: wait for it, or stop it first"
         with exclusive(self.path, occupied):
             yield
+
+    def read_budget(self, kernels: Collection[str]) -> dict[str, float]:
+        """The ratio of each masked kernel, as the first masked step of a run wrote it.
+
+        Args:
+          kernels: paths of all masked kernels.
+
+        Raises:
+          InputError: the file does not say it of all of them.
+        """
+        ratios: dict[str, float] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            found = json.loads(self.budget.read_text())
+            ratios = {path: float(ratio) for path, ratio in found.items()}
+        if set(ratios) != set(kernels) or not all(0 <= ratio < 1 for ratio in ratios.values()):
+            raise InputError(
+                f"{self.budget} is damaged, which says how many blocks each layer keeps: restore "
+                "the file, or begin the run anew in another folder"
+            )
+        return ratios
 
     def read_environment(self) -> Record:
         """What `environment.json` says, empty if it is lost or damaged."""

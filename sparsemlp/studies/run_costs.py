@@ -148,7 +148,9 @@ def _costs(run: StudyRun) -> RunCosts | None:
         """Over the phases; of the blocks of the network, a model takes the mean of each one's."""
         found = 0
         for phase, n_epochs in phases.items():
-            length = costs.Run(settings.batch_size, steps, n_epochs)
+            length = costs.Run(
+                settings.batch_size, steps, n_epochs, images_per_epoch=run.images_per_epoch
+            )
             own = {name: option(phase) for name, option in options.items()}
             maskings = [masking_by_kind(plans[phase], block) for block in blocks]
             whole = sum(model(shapes, masking, length, **own) for masking in maskings)

@@ -139,28 +139,47 @@ class StudyRun:
         """What computed it, in a few words; empty if that is not known."""
         if not self.environment:
             return ""
+        together = f", {self.n_together} runs at once" if self.n_together > 1 else ""
         if self.environment.get("backend") == "cpu":
             cores, processor = (self.environment.get(key) for key in ("cores", "processor"))
-            return f"{cores} cores of {processor}"
+            return f"{cores} cores of {processor}{together}"
         n_devices = self.environment.get("devices", 1)
         device = self.environment.get("device", "an unknown device")
-        return f"{n_devices} x {device}" if n_devices != 1 else str(device)
+        return (f"{n_devices} x {device}" if n_devices != 1 else str(device)) + together
+
+    @property
+    def n_together(self) -> int:
+        """How many runs were trained in one program, this one among them."""
+        found = self.environment.get("population")
+        return found if isinstance(found, int) else 1
 
     @property
     def steps_per_epoch(self) -> int | None:
         """Steps of an epoch, as the records count them."""
         if self.records and self.records[-1].get("step") and self.records[-1]["epoch"]:
             return round(self.records[-1]["step"] / self.records[-1]["epoch"])
+        n_images = self.images_per_epoch
+        if n_images is None or self.settings is None:
+            return None
+        return math.ceil(n_images / self.settings.batch_size)
+
+    @property
+    def images_per_epoch(self) -> int | None:
+        """Training images, without those held out; None for a data set of unknown size."""
         known = {"cifar10": 50_000, "digits": 1_437}
         if self.settings is None or self.settings.dataset not in known:
             return None
         n_images = known[self.settings.dataset]
-        n_images -= round(n_images * self.settings.hold_out)
-        return math.ceil(n_images / self.settings.batch_size)
+        return n_images - round(n_images * self.settings.hold_out)
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds of a training step, the median of the last epochs; NaN if not recorded."""
+        """Milliseconds of a training step, the median of the last epochs; NaN if not recorded.
+
+        Of runs that were trained together there is one time for all, which says nothing of one.
+        """
+        if self.n_together > 1:
+            return math.nan
         steps = np.diff(self.column("step"), prepend=0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             taken = (1000 * self.column("seconds") / steps)[-_TIMED_EPOCHS:]
@@ -198,6 +217,11 @@ def read_run(path: Path, name: str, planned: Settings | None = None) -> StudyRun
         records = _read_records(folder.metrics)
         if summary and not records:
             raise InputError(f"it has {folder.summary.name}, but no epoch in {folder.metrics.name}")
+        if summary and summary.get("epochs", len(records)) != len(records):
+            raise InputError(
+                f"{folder.summary.name} is of {summary['epochs']} epochs, "
+                f"{folder.metrics.name} of {len(records)}"
+            )
     except (InputError, OSError, UnicodeDecodeError) as error:
         reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
         return StudyRun(name, "unreadable", reason, planned, environment=environment, folder=folder)
@@ -245,4 +269,9 @@ def _read_records(path: Path) -> tuple[Record, ...]:
         for key, kind in kinds.items():
             if not isinstance(record.get(key), kind):
                 raise InputError(f"{path.name}, line {number}: {key} is {record.get(key)!r}")
+        if record["epoch"] != number:
+            raise InputError(
+                f"{path.name}, line {number}: it is of epoch {record['epoch']}, another is missing "
+                "or there twice"
+            )
     return records

@@ -5,6 +5,7 @@ with it is found, and each complaint is told once, at the line of that option.
 """
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -149,10 +150,15 @@ def _to_blame(
 
 def _named(option: str, value: Any, complaint: str) -> int:
     """How clearly a complaint names an option: by its flag, with its value, or by its name."""
-    words = option.replace("_", " ")
+    words = "model string" if option == "config" else option.replace("_", " ")
     with_value = (f"{option}={value}", f"{words} {value}", f"{words} {value!r}")
     signs = (flag(option), *with_value, words, option)
-    return next((len(signs) - n for n, sign in enumerate(signs) if sign in complaint), 0)
+    return next((len(signs) - n for n, sign in enumerate(signs) if _says(complaint, sign)), 0)
+
+
+def _says(complaint: str, sign: str) -> bool:
+    """Whether a complaint has a sign in it, not as a part of a longer word or option."""
+    return re.search(rf"(?<![\w-]){re.escape(sign)}(?![\w-])", complaint) is not None
 
 
 def _check_stated(

@@ -10,15 +10,17 @@ import numpy as np
 
 from sparsemlp.budgets import share_out
 from sparsemlp.configuration.config import CHANGEABLE, Config
-from sparsemlp.configuration.mask_options import NEED_A_MASK
+from sparsemlp.configuration.mask_options import NEED_A_MASK, mask_schedule
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, check_lowest_rate, depth_and_plan, resolve
 from sparsemlp.configuration.stream_options import check_left_to_pipeline
 from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
+from sparsemlp.data.dataset import evenly_spaced
 from sparsemlp.errors import InputError
 from sparsemlp.plan import all_rules, as_tuple, check_plan
 from sparsemlp.rules import BlockMasking
+from sparsemlp.schedule import LEVELS
 from sparsemlp.train.train_state import initial_state
 
 _RULE_OPTIONS = (
@@ -61,6 +63,20 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
             f"--mask-start-epoch={settings.mask_start_epoch} is never reached in {settings.epochs} "
             "epochs: the run would be dense and called a masked one; choose an earlier epoch"
         )
+    schedule = mask_schedule(settings)
+    reached = schedule.phase(settings.epochs - 1, ()).level
+    if schedule.kind == "cubic" and reached < LEVELS and any(map(_masks, plan.values())):
+        frozen = "" if settings.freeze_epoch is None else " or before --freeze-epoch"
+        raise InputError(
+            f"--ramp-epochs={settings.ramp_epochs} does not reach the ratio in {settings.epochs} "
+            f"epochs{frozen}, {reached}/{LEVELS} of it at most: the run would be called one of the "
+            "whole ratio; choose a shorter ramp"
+        )
+    if isinstance(data, ImageDataset) and settings.hold_out:
+        try:
+            evenly_spaced(data.n_train, settings.hold_out)
+        except InputError as error:
+            raise InputError(f"--hold-out={settings.hold_out}: {error}") from error
     parameters = _parameters(_without_rules(settings))
     check_plan(parameters, plan)
     share_out(parameters, plan, cast(Any, settings.budget))

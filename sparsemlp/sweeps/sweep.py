@@ -162,6 +162,7 @@ def tell_plan(
       InputError: the grid does not fit what the folder holds.
     """
     console = console or TalkativeConsole(highlight=False)
+    folder.check()
     sweep = settle(grid, folder, look=True)
     states = _states(sweep, folder)
     for run in sweep.runs:

@@ -69,11 +69,26 @@ class SweepFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            others = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN)
         except OSError as error:
             raise InputError(
                 f"the folder {self.path} cannot be made: {error.strerror}; choose another with "
                 "--out"
+            ) from error
+        self.check()
+
+    def check(self) -> None:
+        """Looks whether a sweep may work here; a folder that is not there yet is fine.
+
+        Raises:
+          InputError: something else is in it, or it is no folder.
+        """
+        try:
+            others = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise InputError(
+                f"{self.path} is no folder for a sweep: {error.strerror}; choose another with --out"
             ) from error
         if others and not self.sweep.exists():
             raise InputError(

@@ -155,6 +155,8 @@ def why_other_run(run: SweepRun, folder: SweepFolder) -> str | None:
     """Why the folder of a run cannot be gone on with, None if it can or is not there yet."""
     place = folder.run(run.name)
     try:
+        if place.path.exists() and not place.path.is_dir():
+            return f"{place.path} is no folder"
         if not place.config.exists():
             return None
         stored = read_config(place.config)

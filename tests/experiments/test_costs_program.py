@@ -27,7 +27,7 @@ def test_the_default_grid_is_the_thesis_and_its_cells_are_unrounded(tmp_path, ca
     row = program.THESIS_BLOCKS.index("32x32") + 1
     masking = dict.fromkeys(KINDS, ((32, 32), 0.8))
     assert int(tables["loaded_elements"][row][8]) == loaded_elements(Shapes(), masking, Run())
-    moved = movement_bytes(Shapes(), masking, Run()) / 2**30
+    moved = movement_bytes(Shapes(), masking, Run(images_per_epoch=50_000)) / 2**30
     assert float(tables["memory_movement_corrected"][row][8]) == moved
     assert "memory_movement" in capsys.readouterr().out
 

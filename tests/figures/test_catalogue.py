@@ -49,7 +49,8 @@ def test_records_of_an_older_version_have_the_figures_of_their_keys(tmp_path):
     run = synthetic.write_run(
         tmp_path / "a", synthetic.settings(block="32x32", ratio=0.8, epochs=2)
     )
-    (run / "metrics.jsonl").write_text('{"epoch": 1, "test_top1": 0.5}\n')
+    lines = [f'{{"epoch": {epoch}, "test_top1": 0.5}}\n' for epoch in (1, 2)]
+    (run / "metrics.jsonl").write_text("".join(lines))
     drawn = []
     lacking = draw_figures(
         read_study(tmp_path), Chosen(), lambda drawing: drawn.append(drawing.name)

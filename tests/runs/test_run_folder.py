@@ -94,3 +94,15 @@ def test_a_failure_that_cannot_be_recorded_is_an_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SaveError, match="cannot record that x failed"):
         RunFolder(tmp_path / "file" / "x").write_failure(ValueError("why"))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"x"', "{}", "[]", '{"a": 0.5}', '{"a": 0.5, "b": 1.0}', '{"a": "x", "b": 0}']
+)
+def test_a_damaged_budget_is_an_error_that_names_the_file(tmp_path, text):
+    folder = RunFolder(tmp_path)
+    folder.budget.write_text('{"a": 0.5, "b": 0}')
+    assert folder.read_budget({"a", "b"}) == {"a": 0.5, "b": 0.0}
+    folder.budget.write_text(text)
+    with pytest.raises(InputError, match=r"budget.json is damaged"):
+        folder.read_budget({"a", "b"})

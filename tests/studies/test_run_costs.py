@@ -89,7 +89,8 @@ def test_budgets_are_counted_layer_by_layer(tmp_path):
     # All of one, and one of 4, 16 and 16: the other blocks of the network as with 0.95.
     assert uniform.loaded_elements == steps * 5 * 3 * 32 * 32
     more = {"XPatch": ((32, 32), 0.0), "XChannel1": ((32, 32), 0.85), "XChannel2": ((32, 32), 0.95)}
-    first, rest = costs.training_flops(Shapes(), more, Run()), uniform.training_flops
+    length = Run(images_per_epoch=50_000)
+    first, rest = costs.training_flops(Shapes(), more, length), uniform.training_flops
     assert 5 * found.training_flops == first + 4 * rest
 
 
@@ -131,8 +132,18 @@ def test_flops_are_those_of_the_backward_pass(backward):
     found = run_costs(run(block="32x32", ratio=0.8, backward=backward))
     assert found is not None
     masking = dict.fromkeys(KINDS, ((32, 32), 0.8))
-    step = step_costs(Shapes(), masking, backward, Run())
-    assert found.training_flops == step.flops * Run().steps
+    image = step_costs(Shapes(), masking, backward, Run(batch_size=1))
+    assert found.training_flops == image.flops * 50_000 * 200
+
+
+def test_the_images_of_a_partial_batch_are_no_more_than_there_are():
+    """The thesis' models count whole batches."""
+    small, large = (run_costs(run(batch_size=size, epochs=1)) for size in (30_000, 50_000))
+    assert small is not None
+    assert large is not None
+    assert small.training_flops == large.training_flops
+    assert small.movement_gb == pytest.approx(large.movement_gb, rel=1e-3)
+    assert small.thesis_movement_gb > 1.1 * large.thesis_movement_gb
 
 
 def test_a_ramp_of_a_budget_scales_the_ratio_of_each_layer():

@@ -50,9 +50,19 @@ def test_the_time_of_a_step_is_the_median_of_the_last_five_epochs(tmp_path):
     assert read_run(tmp_path, "a").step_ms == pytest.approx(300.0)
 
 
+def test_runs_that_were_trained_together_have_no_time_of_their_own(folder):
+    alone = read_run(folder, "a")
+    environment = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps(environment | {"population": 9}))
+    together = read_run(folder, "a")
+    assert math.isfinite(alone.step_ms)
+    assert math.isnan(together.step_ms)
+    assert together.device == f"{alone.device}, 9 runs at once"
+
+
 def test_options_and_keys_that_an_older_version_did_not_write_are_gaps(folder):
     (folder / "config.json").write_text(synthetic.older(RUN))
-    lines = [{"epoch": 1, "test_top1": 0.5}]
+    lines = [{"epoch": epoch, "test_top1": 0.5} for epoch in range(1, RUN.epochs + 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = read_run(folder, "a")
     assert run.status == "finished"
@@ -71,6 +81,8 @@ def test_options_and_keys_that_an_older_version_did_not_write_are_gaps(folder):
         ("metrics.jsonl", '{"epoch": "NaN", "test_top1": 0.5}\n', "epoch is nan"),
         ("metrics.jsonl", '{"epoch": 1, "step": "9", "test_top1": 0.5}\n', "step is '9'"),
         ("metrics.jsonl", "", "no epoch"),
+        ("metrics.jsonl", '{"epoch": 1, "test_top1": 0.5}\n', "is of 4 epochs, metrics.jsonl of 1"),
+        ("metrics.jsonl", '{"epoch": 2, "test_top1": 0.5}\n', "line 1: it is of epoch 2"),
     ],
 )
 def test_what_cannot_be_read_is_left_out_with_a_reason(folder, file, text, words):

@@ -46,13 +46,44 @@ def test_a_grid_that_can_be_trained_has_no_problems(data):
         "freeze_epoch: [2]",
         "moments: [keep, reset]",
         "score: [l1, spectral, gradient]",
-        "ratio_schedule: [cubic]\n  ramp_epochs: [2]",
+        "ratio_schedule: [cubic]\n  ramp_epochs: [1]",
         "ratio_schedule: [adaptive]\n  hold_out: [0.25]",
     ],
 )
 def test_masks_may_move_in_the_ways_that_a_run_knows(data, options):
     hp = "  block: [2x4]\n  ratio: [0.5]\n  backward: [straight_through]\n"
     assert told(f"{hp}  {options}\n", "  epochs: 3\n  mask_start_epoch: 1\n", data) == []
+
+
+@pytest.mark.parametrize("more", ["", "  freeze_epoch: [3]\n"], ids=["over", "frozen"])
+def test_a_ramp_that_never_reaches_the_ratio_is_no_run_of_that_ratio(data, more):
+    hp = "  block: [2x4]\n  ratio: [0.5]\n  ratio_schedule: [cubic]\n  ramp_epochs: [9]\n"
+    epochs = 30 if more else 6
+    first, *rest = told(hp + more, f"  epochs: {epochs}\n  mask_start_epoch: 1\n", data)
+    assert "--ramp-epochs=9 does not reach the ratio" in first
+    assert all("does not reach the ratio" in line for line in rest)
+    assert told(hp, "  epochs: 11\n  mask_start_epoch: 1\n", data) == []
+
+
+def test_an_option_is_not_blamed_for_a_longer_one_that_begins_like_it(data):
+    """--ratio is a part of --ratio-schedule."""
+    hp = "  ratio: [0.8]\n  block: [2x4, 3x3]\n  ratio_schedule: [adaptive]\n  hold_out: [0]\n"
+    lines = told(hp, "", data)
+    assert not any(line.startswith("2: ratio: ") for line in lines)
+    assert any("--ratio-schedule=adaptive follows" in line for line in lines)
+    assert any("block 3x3 does not divide" in line for line in lines)
+
+
+def test_what_is_wrong_in_a_model_string_is_told_beside_what_it_excludes(data):
+    hp = '  model_config: ["ResMLP1 @ XPatch = maskd 0.5 (2, 2);"]\n  block: [2x4]\n'
+    lines = told(hp, "", data)
+    assert any("exclude each other" in line for line in lines)
+    assert any("maskd" in line for line in lines)
+
+
+def test_a_share_that_cannot_be_held_out_is_told_before_a_sweep_begins(data):
+    (found,) = told("  hold_out: [0.0001]\n", "", data)
+    assert found.startswith("2: hold_out: --hold-out=0.0001: a share of 0.0001 of the ")
 
 
 def test_a_way_to_move_masks_needs_one(data):

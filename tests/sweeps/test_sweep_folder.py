@@ -74,6 +74,16 @@ def test_a_folder_with_other_things_in_it_is_refused_and_untouched(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_what_could_not_be_made_a_sweep_is_told_without_making_anything(tmp_path):
+    SweepFolder(tmp_path / "absent").check()
+    assert not (tmp_path / "absent").exists()
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"is not empty and no sweep, it holds thesis\.tex"):
+        SweepFolder(tmp_path).check()
+    with pytest.raises(InputError, match="is no folder for a sweep"):
+        SweepFolder(tmp_path / "thesis.tex").check()
+
+
 def test_a_launcher_that_was_killed_early_leaves_a_folder_that_can_be_taken(folder):
     folder.create()
     with folder.locked():

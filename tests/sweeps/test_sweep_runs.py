@@ -126,6 +126,14 @@ def test_a_run_folder_that_holds_another_run_is_refused(folder):
     assert f"{path} is another run: lr 0.5, now 0.01" in str(caught.value)
 
 
+def test_a_file_in_the_place_of_a_run_is_refused_before_any_is_trained(folder):
+    path = folder.run("dense-seed0").path
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(InputError, match=f"{path} is no folder"):
+        settled(folder, BEGUN)
+
+
 def test_a_run_folder_of_an_older_version_is_read(folder):
     stored(folder, "dense-seed0", flip_test="absent", score="absent")
     assert len(settled(folder, BEGUN).runs) == 2
