@@ -30,7 +30,8 @@ from sparsemlp.figures.style import COLORS, MARKERS, look
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli
 from sparsemlp.studies.labels import Labels
-from sparsemlp.studies.study_run import StudyRun, read_run
+from sparsemlp.studies.run_reader import read_run
+from sparsemlp.studies.study_run import StudyRun
 from sparsemlp.sweeps.rehearsal import outline_of
 from sparsemlp.train.train_state import initial_state
 from sparsemlp.train.training import train_step

@@ -90,6 +90,7 @@ LAYERS = (
     ("stream_options", "option_ranges"),
     ("settings",),
     ("study_run", "published"),
+    ("run_reader",),
     ("labels", "seeds", "run_costs"),
     ("study",),
     ("runs_table", "comparison", "environment_table"),

@@ -18,7 +18,8 @@ from sparsemlp.errors import InputError
 from sparsemlp.files import Record, encode
 from sparsemlp.runs.run_folder import RunFolder
 from sparsemlp.studies.labels import Labels, differing_options
-from sparsemlp.studies.study_run import StudyRun, read_run, resolve_for
+from sparsemlp.studies.run_reader import read_run, resolve_for
+from sparsemlp.studies.study_run import StudyRun
 from sparsemlp.sweeps.sweep_folder import VERSION
 
 _MARKS = frozenset({"config.json", "metrics.jsonl", "summary.json", "failure.json"})

@@ -14,7 +14,7 @@ from sparsemlp import InputError
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import to_json
 from sparsemlp.runs.history import History
-from sparsemlp.studies.study_run import read_run
+from sparsemlp.studies.run_reader import read_run
 
 DENSE = Config(dim=32, depth=1, batch_size=128, epochs=10)
 
