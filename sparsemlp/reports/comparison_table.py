@@ -19,10 +19,11 @@ QUANTITIES = {
 def setting(comparison: Comparison) -> str:
     """Block, ratio and backward pass of a published number, in a few words."""
     published = comparison.published
+    data = "" if published.dataset == "cifar10" else ", ImageNet"
     if published.block is None:
-        return "dense"
+        return f"dense{data}"
     backward = f", {published.backward} backward" if published.backward else ""
-    return f"{published.block} at {published.ratio:g}{backward}"
+    return f"{published.block} at {published.ratio:g}{backward}{data}"
 
 
 def cells(comparison: Comparison) -> dict[str, Any]:
@@ -59,6 +60,7 @@ def record(comparison: Comparison) -> Record:
     published = comparison.published
     return {
         "quantity": published.quantity,
+        "model": published.model,
         "block": published.block,
         "ratio": published.ratio,
         "backward": published.backward,

@@ -30,6 +30,7 @@ _OF_COSTS = ("model", "patch_size", "dim", "depth", "expansion", "epochs", "batc
 _IN_MODEL_STRING = frozenset({"depth", "mask_layers", "activation", "gradient"})
 """Options that a model string says in its own way."""
 _OF_MASKED_COSTS = ("mask_layers", "budget", "ratio_schedule")
+_DATA_SETS = {"cifar10": "CIFAR-10", "imagenet2012": "ImageNet"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +59,13 @@ class Comparison:
 def compare(study: Study) -> list[Comparison]:
     """Every published number beside the runs of a study that it belongs to.
 
-    A number of a run that the study has not trained has one comparison without a value.
+    A number of a run that the study has not trained has one comparison without a value; those of
+    models that it has no run of are left out, but for the thesis' main one.
     """
     groups = by_seed(study.finished)
-    return [found for published in PUBLISHED for found in _compare(study, published, groups)]
+    models = {run.settings.model for run in study.runs if run.settings is not None} | {"resmlp"}
+    wanted = [published for published in PUBLISHED if published.model in models]
+    return [found for published in wanted for found in _compare(study, published, groups)]
 
 
 def _compare(study: Study, published: Published, groups: list[Seeds]) -> Iterator[Comparison]:
@@ -86,7 +90,7 @@ def _compare(study: Study, published: Published, groups: list[Seeds]) -> Iterato
 
 
 def _belongs(published: Published, run: StudyRun) -> bool:
-    if run.settings is None or run.settings.model != "resmlp":
+    if run.settings is None or run.settings.model != published.model:
         return False
     if published.block is None:
         return run.is_dense
@@ -119,7 +123,15 @@ def why_not_comparable(published: Published, run: StudyRun) -> str:
     settings = run.settings
     if settings is None:
         return "its configuration cannot be read"
-    thesis = resolve(Config(block=published.block, ratio=published.ratio or None), "cifar10")
+    thesis = resolve(
+        Config(
+            model=published.model,
+            dataset=published.dataset,
+            block=published.block,
+            ratio=published.ratio or None,
+        ),
+        published.dataset,
+    )
     names = _OF_COSTS
     if published.quantity == "test_top1":
         free = _FREE | _OF_A_MASK if published.block is None else _FREE
@@ -151,8 +163,8 @@ def _of_model_string(settings: Settings, thesis: Settings, *, other_rules: bool)
 def _differences(
     names: Iterable[str], settings: Settings, thesis: Settings, run: StudyRun
 ) -> Iterator[str]:
-    if settings.dataset != "cifar10":
-        yield f"the data set is {run.dataset}, the thesis' is CIFAR-10"
+    if settings.dataset != thesis.dataset:
+        yield f"the data set is {run.dataset}, the thesis' is {_DATA_SETS[thesis.dataset]}"
     shorter = settings.epochs != thesis.epochs
     for name in sorted(names, key=lambda name: name != "epochs"):
         ours, theirs = getattr(settings, name), getattr(thesis, name)

@@ -75,6 +75,27 @@ def test_another_setting_has_no_difference_and_says_why(tmp_path, changes, words
     assert words in found.note
 
 
+def test_imagenet_is_compared_with_the_numbers_of_imagenet(tmp_path):
+    own = {"model": "resmlp_imagenet", "dataset": "imagenet2012"}
+    study = study_of(
+        tmp_path,
+        synthetic.settings(**own, **MASKED),
+        synthetic.settings(**own),
+        synthetic.settings(**own, **MASKED, epochs=3),
+    )
+    found = [c for c in compare(study) if c.published.model == "resmlp_imagenet"]
+    given = {(c.published.text, c.run): c.difference is not None for c in found}
+    assert [text for (text, _), is_given in given.items() if is_given] == ["40.60%", "16.51%"]
+    assert len(given) == 3
+    (other,) = [c for c in found if c.difference is None]
+    assert "epochs is 3, the thesis' is 90" in other.note
+
+
+def test_a_study_without_imagenet_is_not_told_what_it_lacks_of_it(tmp_path):
+    compared = compare(study_of(tmp_path, synthetic.settings(**MASKED, epochs=2)))
+    assert {c.published.model for c in compared} == {"resmlp"}
+
+
 def test_score_and_seed_are_free(tmp_path):
     runs = [synthetic.settings(**MASKED), synthetic.settings(**MASKED, score="spectral", seed=1)]
     found = accuracies(study_of(tmp_path, *runs))

@@ -8,7 +8,7 @@ from sparsemlp.studies.published import LOADED_WEIGHTS, PUBLISHED
 
 
 def test_every_number_names_one_run():
-    keys = [(p.quantity, p.block, p.ratio, p.backward) for p in PUBLISHED]
+    keys = [(p.model, p.quantity, p.block, p.ratio, p.backward) for p in PUBLISHED]
     assert len(keys) == len(set(keys))
     for published in PUBLISHED:
         assert (published.block is None) == (published.ratio == 0)
