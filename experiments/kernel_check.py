@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from kernel_problems import Work
 
 from pallas_kernels import Reference
@@ -85,15 +86,27 @@ def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:
     deviation = 2 * operand + 2.0**-24 * math.sqrt(work.n_terms) + work.n_roundings * of_result
     all_leaves = zip(*map(jax.tree.leaves, (results, *wanted)), strict=True)
     for index, (got, want, is_empty) in enumerate(all_leaves):
-        a, b = got.astype(jnp.float32), want.astype(jnp.float32)
-        scale = float(jnp.sqrt(jnp.mean(jnp.square(b))))
-        mean = float(jnp.sqrt(jnp.mean(jnp.square(a - b))))
-        most = float(jnp.max(jnp.abs(a - b)))
+        scale, mean, most, is_there = map(float, _distance(got, want, is_empty))
         if not mean <= 4 * deviation * scale or not most <= 40 * deviation * scale:
             return (
                 f"result {index} is off by {mean:.2e} in the mean and {most:.2e} at most, where "
                 f"{4 * deviation * scale:.2e} and {40 * deviation * scale:.2e} are allowed"
             )
-        if bool(jnp.any(is_empty & (a != 0))):
+        if is_there:
             return f"result {index} is not zero where it has to be"
     return ""
+
+
+@jax.jit
+def _distance(got: Array, want: Array, is_empty: Array) -> tuple[Array, Array, Array, Array]:
+    """The root mean square of what is wanted and of the distance, the largest, and stray values.
+
+    It is one program, where a GPU would compile each operation by itself.
+    """
+    a, b = got.astype(jnp.float32), want.astype(jnp.float32)
+
+    def root_mean_square(values: Array) -> Array:
+        return jnp.sqrt(jnp.mean(jnp.square(values)))
+
+    most = jnp.max(jnp.abs(a - b))
+    return root_mean_square(b), root_mean_square(a - b), most, jnp.any(is_empty & (a != 0))
