@@ -14,6 +14,7 @@ from rich.table import Table
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import format_block
 from sparsemlp.distributed.parallel import data_mesh
+from sparsemlp.errors import require_known
 from sparsemlp.mask_trees import select_masks
 from sparsemlp.rules import BlockMasking, check_backward
 from sparsemlp.train.augment import Augmentation
@@ -47,8 +48,7 @@ def measure_exchange(options: Annotated[Exchange, tyro.conf.arg(name="")]) -> No
     """The bytes that devices exchange for the gradients of a step, from the compiled program."""
     if options.devices < 2:
         raise InputError(f"--devices={options.devices} exchange nothing: choose at least 2")
-    if options.model not in PRESETS:
-        raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(PRESETS)}")
+    require_known(f"--model={options.model}", options.model, PRESETS)
     if jax.default_backend() == "cpu" and len(jax.devices()) < options.devices:
         raise InputError(
             f"--devices={options.devices}: JAX sees {len(jax.devices())}; set "

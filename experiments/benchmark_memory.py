@@ -35,6 +35,7 @@ from sparsemlp import (
     select_masks,
 )
 from sparsemlp.blocks import check_ratio, format_block
+from sparsemlp.errors import require_known
 
 _MODELS: dict[str, Callable[..., ResMLP | ResNet9]] = {
     "resmlp_cifar10": resmlp_cifar10,
@@ -85,8 +86,7 @@ def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
     """The memory of a training step, dense, with the rules and with the options that save some."""
     # This process must leave a GPU's memory to those that measure its allocator.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if options.model not in _MODELS:
-        raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(_MODELS)}")
+    require_known(f"--model={options.model}", options.model, _MODELS)
     if not options.batch_size or not options.ratio:
         raise InputError("--batch-size and --ratio need a value each, one or more")
     for batch in options.batch_size:

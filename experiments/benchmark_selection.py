@@ -17,6 +17,7 @@ from pallas_kernels.layout import list_columns, list_rows
 from sparsemlp import BlockMasking, InputError, ResMLP, parse_block, presets, select_masks
 from sparsemlp.blocks import matrix_shape
 from sparsemlp.engines import check_engine
+from sparsemlp.errors import require_known
 from sparsemlp.files import Record, write_json
 from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.plan import masked_kernels
@@ -103,8 +104,7 @@ def build_model(options: Selection) -> ResMLP:
     Raises:
       InputError: as `selection_costs`.
     """
-    if options.model not in MODELS:
-        raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(MODELS)}")
+    require_known(f"--model={options.model}", options.model, MODELS)
     if options.ratio == 0:
         raise InputError("--ratio=0 selects nothing: choose a ratio in (0, 1)")
     if options.rounds < 1 or options.batch_size < 1:

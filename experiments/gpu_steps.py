@@ -35,6 +35,7 @@ from sparsemlp import (
     resmlp_s24,
     select_masks,
 )
+from sparsemlp.errors import require_known
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, write_json
 from sparsemlp.mask_trees import flatten_masks
@@ -120,8 +121,7 @@ def measure_step(options: Options) -> tuple[Record, Callable[[], Record] | None]
     Raises:
       InputError: an option that is unknown, or an engine that cannot run here.
     """
-    if options.model not in MODELS:
-        raise InputError(f"--model={options.model} is unknown: choose one of {', '.join(MODELS)}")
+    require_known(f"--model={options.model}", options.model, MODELS)
     if options.smoke:
         ENGINES.update(gpu_engines(interpret=True))
     is_dense = options.contender == "dense"

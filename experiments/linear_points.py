@@ -11,6 +11,7 @@ from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import block_grid, check_ratio, format_block, n_kept_blocks
 from sparsemlp.configuration.option_ranges import Precision
 from sparsemlp.engines import choose_engine
+from sparsemlp.errors import require_known
 from sparsemlp.options import open_default
 
 _SHAPES, _RATIOS = ("64x256", "384x1536", "768x3072"), (0.5, 0.8, 0.9)
@@ -109,9 +110,7 @@ def choose_points(options: Linear) -> list[Point]:
 def _check(options: Linear) -> None:
     if options.rounds < 1:
         raise InputError(f"--rounds={options.rounds} measures nothing: choose 1 or more")
-    if options.precision not in get_args(Precision):
-        known = ", ".join(get_args(Precision))
-        raise InputError(f"--precision={options.precision} is unknown: choose one of {known}")
+    require_known(f"--precision={options.precision}", options.precision, get_args(Precision))
     if options.rows < 1:
         raise InputError(f"--rows={options.rows} leaves x empty: choose 1 or more")
     if options.tokens and (options.channels < 1 or options.rows % options.channels):

@@ -8,6 +8,7 @@ import sparsemlp
 from sparsemlp import InputError
 from sparsemlp.blocks import Block, divides, why_indivisible
 from sparsemlp.cost_models.costs import KINDS, Shapes
+from sparsemlp.errors import require_known
 from sparsemlp.options import flag
 
 MODELS = {
@@ -35,8 +36,7 @@ def model_shapes(model: str, depth: int | None = None, image_size: int | None = 
     Raises:
       InputError: there is no such preset, or its patches do not divide the image.
     """
-    if model not in MODELS:
-        raise InputError(f"--model={model} is unknown: choose one of {', '.join(MODELS)}")
+    require_known(f"--model={model}", model, MODELS)
     chosen = {"depth": depth, "image_size": image_size}
     preset = MODELS[model](**{k: v for k, v in chosen.items() if v is not None})
     shapes = Shapes(*(getattr(preset, field.name) for field in dataclasses.fields(Shapes)))

@@ -13,6 +13,7 @@ from sparsemlp.blocks import check_ratio
 from sparsemlp.cost_models.costs import Masking, Shapes
 from sparsemlp.cost_models.hardware import DEVICES, LINKS, Device, Link
 from sparsemlp.cost_models.scaling import Cluster
+from sparsemlp.errors import require_known
 from sparsemlp.studies.run_costs import masking_by_kind
 
 
@@ -152,9 +153,7 @@ def cluster_of(options: Scaling) -> Cluster:
 
 
 def _published[T](what: str, name: str, known: Mapping[str, T]) -> T:
-    if name not in known:
-        raise InputError(f"--{what}={name} is unknown: choose one of {', '.join(known)}")
-    return known[name]
+    return known[require_known(f"--{what}={name}", name, known)]
 
 
 def _link(what: str, name: str, bandwidth: float | None, latency: float | None) -> Link:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from sparsemlp.blocks import n_kept_blocks
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, require_known
 from sparsemlp.plan import Plan, as_tuple, masked_kernels
 from sparsemlp.rules import BlockMasking, Rule
 from sparsemlp.selection import block_scores
@@ -16,12 +16,9 @@ from sparsemlp.selection import block_scores
 Budget = Literal["uniform", "erk", "global"]
 
 
-def check_budget(budget: str) -> None:
-    """Raises InputError unless `budget` is a way to share out the blocks."""
-    if budget not in get_args(Budget):
-        raise InputError(
-            f"budget {budget!r} is unknown: choose one of {', '.join(get_args(Budget))}"
-        )
+def check_budget(budget: str) -> Budget:
+    """Returns `budget` if it is a way to share out the blocks, raises InputError otherwise."""
+    return require_known(f"budget {budget!r}", budget, get_args(Budget))
 
 
 def erk_densities(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, float]:

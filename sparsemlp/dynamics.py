@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, require_known
 from sparsemlp.mask_trees import Masks, mask_tree
 from sparsemlp.masks import BlockMask
 from sparsemlp.plan import Plan, block_counts, masked_kernels
@@ -69,10 +69,7 @@ class Dynamics:
         ):
             if not 0 <= value < math.inf:
                 raise InputError(f"{name} {value} must be a finite number, at least 0")
-        if self.moments not in get_args(Moments):
-            raise InputError(
-                f"moments {self.moments!r} is unknown: choose one of {', '.join(get_args(Moments))}"
-            )
+        require_known(f"moments {self.moments!r}", self.moments, get_args(Moments))
 
     @property
     def remembers_kept(self) -> bool:

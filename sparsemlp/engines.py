@@ -10,15 +10,12 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import ENGINES, Engine, Phase, SparseLayer
 from pallas_kernels.tuning import TableError
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, require_known
 
 
 def check_engine(name: str) -> None:
     """Raises InputError unless `name` is `auto` or an engine of this version."""
-    if name == "auto" or name in ENGINES:
-        return
-    known = ", ".join(("auto", *ENGINES))
-    raise InputError(f"engine {name!r} is unknown: choose one of {known}")
+    require_known(f"engine {name!r}", name, ("auto", *ENGINES))
 
 
 def choose_engine(name: str, layer: SparseLayer, phase: Phase, n_rows: int) -> Engine:

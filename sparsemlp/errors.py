@@ -1,5 +1,7 @@
 """Errors whose message is one line for the user, fit to be printed as it is."""
 
+from collections.abc import Collection
+
 
 class InputError(ValueError):
     """A value that breaks a rule of this library.
@@ -7,6 +9,23 @@ class InputError(ValueError):
     The message is one line that names the offending value, the rule, and the way out, so that a
     program can print it as it is and exit with code 2.
     """
+
+
+def require_known[T](told: str, value: object, known: Collection[T]) -> T:
+    """The value, which has to be one of those that are known.
+
+    Args:
+      told: what the error calls it, its name and value: `score 'l3'`, `--model=resnet`.
+      value: what was chosen.
+      known: what can be chosen.
+
+    Raises:
+      InputError: it is none of them.
+    """
+    for each in known:
+        if each == value:
+            return each
+    raise InputError(f"{told} is unknown: choose one of {', '.join(map(str, known))}")
 
 
 class SaveError(OSError):

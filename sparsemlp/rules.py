@@ -5,10 +5,10 @@ Each rule concerns one of the three operands and all of them may stand on one la
 
 import dataclasses
 import re
-from typing import ClassVar, Literal, cast, get_args
+from typing import ClassVar, Literal, get_args
 
 from sparsemlp.blocks import Block, check_block, check_ratio, format_block, parse_block
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, require_known
 from sparsemlp.selection import GRADIENT_SCORE, SCORES, Score, check_score
 
 Backward = Literal["masked", "dense", "straight_through"]
@@ -17,20 +17,12 @@ Method = Literal["random", "magnitude", "rescaled"]
 
 def check_backward(backward: str) -> Backward:
     """Returns `backward` if it is one of the three modes, raises InputError otherwise."""
-    if backward not in get_args(Backward):
-        raise InputError(
-            f"backward {backward!r} is unknown: choose one of {', '.join(get_args(Backward))}"
-        )
-    return cast(Backward, backward)
+    return require_known(f"backward {backward!r}", backward, get_args(Backward))
 
 
 def check_method(method: str) -> Method:
     """Returns `method` if it is a way to prune gradients, raises InputError otherwise."""
-    if method not in get_args(Method):
-        raise InputError(
-            f"gradient method {method!r} is unknown: choose one of {', '.join(get_args(Method))}"
-        )
-    return cast(Method, method)
+    return require_known(f"gradient method {method!r}", method, get_args(Method))
 
 
 @dataclasses.dataclass(frozen=True)

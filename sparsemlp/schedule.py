@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import require_known
 from sparsemlp.plan import Plan
 from sparsemlp.rules import Backward, BlockMasking, Rule
 
@@ -56,9 +56,7 @@ class MaskSchedule:
     freeze: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(RatioSchedule):
-            known = ", ".join(get_args(RatioSchedule))
-            raise InputError(f"ratio schedule {self.kind!r} is unknown: choose one of {known}")
+        require_known(f"ratio schedule {self.kind!r}", self.kind, get_args(RatioSchedule))
 
     def phase(self, epoch: int, validation_losses: Sequence[float]) -> Phase:
         """What is masked in an epoch.

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from sparsemlp.blocks import Block, block_grid, matrix_shape, n_kept_blocks
 from sparsemlp.engines import engine_scores
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, require_known
 from sparsemlp.masks import BlockMask, GridMask
 
 Score = Callable[[Float[Array, "down across cols rows"]], Float[Array, "down across"]]
@@ -50,9 +50,8 @@ GRADIENT_SCORE = "gradient"
 
 def check_score(score: str | Score) -> None:
     """Raises InputError unless `score` is a function or the name of a score."""
-    known = (*SCORES, GRADIENT_SCORE)
-    if not callable(score) and score not in known:
-        raise InputError(f"score {score!r} is unknown: choose one of {', '.join(known)}")
+    if not callable(score):
+        require_known(f"score {score!r}", score, (*SCORES, GRADIENT_SCORE))
 
 
 def select_blocks(

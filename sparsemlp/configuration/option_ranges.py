@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.recipes import RECIPES, recipe
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, require_known
 from sparsemlp.options import flag
 
 Precision = Literal["float32", "bfloat16"]
@@ -71,11 +71,8 @@ def check_ranges(config: Config) -> None:
 
 def _check_names(config: Config) -> None:
     for name, kind in (("precision", Precision), ("optimizer", Optimizer), ("schedule", Schedule)):
-        if getattr(config, name) not in get_args(kind):
-            raise InputError(
-                f"{flag(name)}={getattr(config, name)} is unknown: choose one of "
-                f"{', '.join(get_args(kind))}"
-            )
+        value = getattr(config, name)
+        require_known(f"{flag(name)}={value}", value, get_args(kind))
     own = recipe(config.model).architecture
     for model, other in RECIPES.items():
         for name in (*other.architecture, *(("config",) if model == "resmlp" else ())):

@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from pallas_kernels import SparseLayer
-from sparsemlp.budgets import n_kept_globally, share_out
+from sparsemlp.budgets import check_budget, n_kept_globally, share_out
 from sparsemlp.configuration.mask_options import dynamics
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, augmentation, depth_and_plan
@@ -130,8 +130,7 @@ def _with_budget(model: ResMLP | ResNet9, settings: Settings) -> ResMLP | ResNet
     size = model.image_size
     images = jax.ShapeDtypeStruct((1, size, size, model.channels), jnp.float32)
     params = jax.eval_shape(lambda image: model.init(jax.random.key(0), image), images)["params"]
-    budget: Any = settings.budget
-    return model.clone(plan=share_out(params, model.plan, budget))
+    return model.clone(plan=share_out(params, model.plan, check_budget(settings.budget)))
 
 
 def _optimizer(settings: Settings, steps_per_epoch: int) -> optax.GradientTransformation:

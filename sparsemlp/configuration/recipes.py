@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import require_known
 from sparsemlp.model_string import LAYER_PATTERNS
 from sparsemlp.presets import (
     resmlp_b24,
@@ -153,6 +153,4 @@ def recipe(model: str) -> Recipe:
     Raises:
       InputError: there is no such model.
     """
-    if model not in RECIPES:
-        raise InputError(f"--model={model} is unknown: choose one of {', '.join(RECIPES)}")
-    return RECIPES[model]
+    return RECIPES[require_known(f"--model={model}", model, RECIPES)]

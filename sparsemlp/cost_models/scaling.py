@@ -16,9 +16,9 @@ import dataclasses
 import math
 from typing import Literal
 
-from sparsemlp.cost_models.hardware import DTYPES, Device, Link
+from sparsemlp.cost_models.hardware import Device, Link
 from sparsemlp.cost_models.step_costs import StepCosts
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, require_known
 
 Bound = Literal["compute", "memory", "exchange: bandwidth", "exchange: latency"]
 
@@ -52,8 +52,7 @@ class Cluster:
     link_efficiency: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.dtype not in self.device.flops:
-            raise InputError(f"dtype {self.dtype!r} is unknown: choose one of {', '.join(DTYPES)}")
+        require_known(f"dtype {self.dtype!r}", self.dtype, self.device.flops)
         for name in ("devices_per_host", "messages"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}: it must be at least 1")

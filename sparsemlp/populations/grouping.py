@@ -10,7 +10,7 @@ from sparsemlp.configuration.mask_options import in_words
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan
 from sparsemlp.data import is_streamed
-from sparsemlp.errors import InputError
+from sparsemlp.errors import require_known
 from sparsemlp.plan import as_tuple
 from sparsemlp.rules import BlockMasking
 from sparsemlp.selection import GRADIENT_SCORE
@@ -98,10 +98,7 @@ def chooses_population(choice: str, platform: str | None = None) -> bool:
     Raises:
       InputError: another choice.
     """
-    if choice not in get_args(Choice):
-        raise InputError(
-            f"--population={choice} is unknown: choose one of {', '.join(get_args(Choice))}"
-        )
+    require_known(f"--population={choice}", choice, get_args(Choice))
     platform = jax.default_backend() if platform is None else platform
     return choice == "on" or (choice == "auto" and platform in ("gpu", "cuda", "rocm"))
 

@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
 
-from sparsemlp.budgets import share_out
+from sparsemlp.budgets import check_budget, share_out
 from sparsemlp.configuration.config import CHANGEABLE, Config
 from sparsemlp.configuration.mask_options import NEED_A_MASK, mask_schedule
 from sparsemlp.configuration.program import build_program
@@ -79,7 +79,7 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
             raise InputError(f"--hold-out={settings.hold_out}: {error}") from error
     parameters = _parameters(_without_rules(settings))
     check_plan(parameters, plan)
-    share_out(parameters, plan, cast(Any, settings.budget))
+    share_out(parameters, plan, check_budget(settings.budget))
     if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
         reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
         _check_program(reference)
