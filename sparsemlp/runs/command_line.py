@@ -148,7 +148,7 @@ def _stored_config(folder: RunFolder) -> str:
 def _run(arguments: Arguments) -> int:
     config, resumed = arguments.run, arguments.resume
     image_size = _resolve_early(config).image_size
-    console = TalkativeConsole(highlight=False, quiet=not processes.is_first())
+    console = TalkativeConsole(quiet=not processes.is_first())
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         dataset = processes.in_turn(
             lambda: load_images(config.dataset, config.data_dir, image_size=image_size)

@@ -17,6 +17,11 @@ class TalkativeConsole(Console):
         self.quiet = True
 
 
+def say(console: Console, line: str, style: str | None = None) -> None:
+    """Prints a line as it is, whatever looks like markup in it and however long it is."""
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 class Reporter(contextlib.AbstractContextManager):
     """Prints the progress of one run.
 
@@ -27,7 +32,7 @@ class Reporter(contextlib.AbstractContextManager):
 
     def __init__(self, n_epochs: int, console: Console | None = None) -> None:
         self._n_epochs = n_epochs
-        self._console = TalkativeConsole(highlight=False) if console is None else console
+        self._console = TalkativeConsole() if console is None else console
         self._bar: Progress | None = None
         self._task: Any = None
 
@@ -50,7 +55,7 @@ class Reporter(contextlib.AbstractContextManager):
 
     def say(self, line: str, style: str | None = None) -> None:
         """Prints one line."""
-        self._console.print(line, style=style, markup=False, soft_wrap=True)
+        say(self._console, line, style)
 
     def steps(
         self, *, done: int, total: int, epoch: int, loss: float, top1: float, rate: float | None

@@ -19,7 +19,7 @@ from rich.console import Console
 from sparsemlp.errors import InputError
 from sparsemlp.files import write_json
 from sparsemlp.populations.grouping import chooses_population
-from sparsemlp.runs.progress import TalkativeConsole
+from sparsemlp.runs.progress import TalkativeConsole, say
 from sparsemlp.sweeps.grid import Grid
 from sparsemlp.sweeps.run_names import safe_name
 from sparsemlp.sweeps.slurm_job import SweepJob, submitit
@@ -60,7 +60,7 @@ def submit_sweep(
         here, or it refuses the jobs.
       SaveError: the disk is full or refuses a write.
     """
-    console = console or TalkativeConsole(highlight=False)
+    console = console or TalkativeConsole()
     package = submitit()
     _check_path(folder.path.absolute())
     _queue()  # Without SLURM no folder is made.
@@ -81,12 +81,11 @@ def submit_sweep(
     told = f"{len(jobs)} jobs submitted for {len(runs)} runs"
     if waiting:
         told += f", {len(waiting)} runs are in the queue already"
-    console.print(f"sweep   {told}, in {folder.path}", markup=False, soft_wrap=True)
-    console.print(
+    say(console, f"sweep   {told}, in {folder.path}")
+    say(
+        console,
         f"their output is in {folder.slurm}; once the queue is empty, the same command submits "
         "what is missing",
-        markup=False,
-        soft_wrap=True,
     )
     return 0
 
@@ -105,7 +104,7 @@ def tell_scripts(
     Raises:
       InputError: submitit is missing, or the folder has a name that SLURM would misread.
     """
-    console = console or TalkativeConsole(highlight=False)
+    console = console or TalkativeConsole()
     make_script = submitit().slurm.slurm._make_sbatch_string
     _check_path(folder.path.absolute())
     runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
@@ -120,7 +119,7 @@ def tell_scripts(
             map_count=n_jobs if n_jobs > 1 else None,
             **_parameters(grid),
         )
-        console.print(script, markup=False, soft_wrap=True, highlight=False)
+        say(console, script)
 
 
 def _together(grid: Grid, population: str) -> bool:

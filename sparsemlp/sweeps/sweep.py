@@ -11,7 +11,7 @@ from rich.console import Console
 from sparsemlp.data import DataSets, LabelledImages
 from sparsemlp.populations.grouping import chooses_population
 from sparsemlp.runs.interruption import deferred_signals
-from sparsemlp.runs.progress import TalkativeConsole
+from sparsemlp.runs.progress import TalkativeConsole, say
 from sparsemlp.sweeps.grid import Grid
 from sparsemlp.sweeps.sweep_folder import State, Sweep, SweepFolder, SweepRun
 from sparsemlp.sweeps.sweep_job import epochs_of, form_jobs, name_of, reasons_apart, train_job
@@ -70,7 +70,7 @@ def train_sweep(
         be found; nothing was trained then.
       SaveError: the disk is full or refuses a write.
     """
-    console = console or TalkativeConsole(highlight=False)
+    console = console or TalkativeConsole()
     together = chooses_population(population)
     folder.create()
     with folder.locked():
@@ -99,13 +99,12 @@ def train_sweep(
         if states["finished"] + states["failed"] == len(sweep.runs):
             number = None  # The signal came too late to stop anything.
         word = "done   " if number is None else "so far "
-        console.print(f"{word} {_counted(states)}, in {folder.path}", markup=False, soft_wrap=True)
+        say(console, f"{word} {_counted(states)}, in {folder.path}")
         if number is not None:
-            console.print(
+            say(
+                console,
                 f"interrupted by {interruption.name}; all is saved, go on with:\n  "
                 + shlex.join(["python", *sys.argv]),
-                markup=False,
-                soft_wrap=True,
             )
             return 128 + number
         _tell_failures(sweep, folder, console)
@@ -116,11 +115,7 @@ def tell_who_is_alone(runs: Sequence[SweepRun], population: str, console: Consol
     """Says which runs are no population although that was asked for, and why."""
     if population == "on":
         for reason, count in reasons_apart(runs).items():
-            console.print(
-                f"NOTE: {count} run{'s' * (count > 1)} trained alone: {reason}",
-                markup=False,
-                soft_wrap=True,
-            )
+            say(console, f"NOTE: {count} run{'s' * (count > 1)} trained alone: {reason}")
 
 
 def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
@@ -138,12 +133,11 @@ def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
             known[id(dataset)] = dataset
     for dataset in known.values():
         if dataset.notice is not None:
-            console.print(f"NOTE: {dataset.notice}", style="bold reverse", markup=False)
-        console.print(
+            say(console, f"NOTE: {dataset.notice}", style="bold reverse")
+        say(
+            console,
             f"data    {dataset.source}: {dataset.n_train:,} training and "
             f"{dataset.n_test:,} test images, {dataset.n_classes} classes",
-            markup=False,
-            soft_wrap=True,
         )
     return data
 
@@ -161,7 +155,7 @@ def tell_plan(
     Raises:
       InputError: the grid does not fit what the folder holds.
     """
-    console = console or TalkativeConsole(highlight=False)
+    console = console or TalkativeConsole()
     folder.check()
     sweep = settle(grid, folder, look=True)
     states = _states(sweep, folder)
@@ -171,14 +165,10 @@ def tell_plan(
             f"failed, {'is tried again' if retry_failed else 'is left: --retry-failed tries it'} "
             f"({folder.run(run.name).read_failure()})"
         )
-        console.print(f"{run.name}: {told}", markup=False, soft_wrap=True)
+        say(console, f"{run.name}: {told}")
     runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
     n_epochs = sum(resolved(run).epochs for run in runs)
-    console.print(
-        f"{_counted(states)}; {n_epochs:,} epochs at most, in {folder.path}",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(console, f"{_counted(states)}; {n_epochs:,} epochs at most, in {folder.path}")
     tell_who_is_alone(runs, population, console)
     return sweep
 
@@ -198,4 +188,4 @@ def _tell_failures(sweep: Sweep, folder: SweepFolder, console: Console) -> None:
     for run in sweep.runs:
         if folder.state(run.name) == "failed":
             why = folder.run(run.name).read_failure()
-            console.print(f"failed  {run.name}, {why}", markup=False, soft_wrap=True)
+            say(console, f"failed  {run.name}, {why}")
