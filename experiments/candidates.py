@@ -4,7 +4,7 @@ import concurrent.futures
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -39,7 +39,7 @@ def measure(
       engine: the engine.
       problem: one of its problems.
       layer: the layer of the problem.
-      n_candidates: how many configurations are tried, the heuristic's first.
+      n_candidates: how many configurations are tried, as `chosen`.
       rounds: turns of each.
       is_interpreted: whether the kernels are interpreted, and the times mean nothing.
       broken: why a configuration, by its `key_of`, is not tried again.
@@ -52,9 +52,7 @@ def measure(
         return _without_time(problem, [{"configuration": {}, "reason": broken[""]}])
     work = work_of(problem.kernel, layer, problem.n_rows)
     wanted = expected(work)
-    space = list(engine.configurations(problem))
-    others = random.Random(0).sample(space[1:], max(0, min(len(space), n_candidates) - 1))
-    configurations = [*space[:1], *others] if space else [None]
+    configurations = chosen(engine.configurations(problem), n_candidates)
     rejected: list[Record] = []
     right: dict[str, Any] = {}
     programs = _compiled(engine, work, [c for c in configurations if key_of(c) not in broken])
@@ -94,6 +92,17 @@ def measure(
         "heuristic_microseconds": heuristic and 1e6 * heuristic.median,
         "tried": len(configurations),
     }
+
+
+def chosen(space: Sequence[Any], n: int) -> list[Any]:
+    """Which configurations are tried: half in the engine's order, half drawn from the others.
+
+    An engine that expects something of its configurations names the best first; what it expects may
+    be wrong. Where there is no choice: None.
+    """
+    first, others = space[: -(-n // 2)], space[-(-n // 2) :]
+    drawn = random.Random(0).sample(others, min(len(others), n - len(first)))
+    return [*first, *drawn] or [None]
 
 
 def _without_time(problem: Problem, rejected: list[Record]) -> Record:

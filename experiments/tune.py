@@ -68,7 +68,7 @@ class Options:
     rounds: int = 5
     """Turns of each configuration; their medians are compared."""
     candidates: int = 40
-    """Configurations of a kernel to try, the heuristic's first, then others drawn at random."""
+    """Configurations of a kernel to try: half in the order of the engine, half at random."""
     minutes: float = 60.0
     """When to stop, after the layer at hand; a new call goes on from there."""
     interpret: bool = False

@@ -75,7 +75,8 @@ class Engine(abc.ABC):
     def configurations(self, problem: tuning.Problem) -> Sequence[Any]:
         """How the kernel of a problem can be cut, the heuristic's choice first; none: no choice.
 
-        Each is a frozen dataclass that `tuning.forced` gives to the kernel.
+        An engine that expects something of them names the best first. Each is a frozen dataclass
+        that `tuning.forced` gives to the kernel.
         """
         return ()
 

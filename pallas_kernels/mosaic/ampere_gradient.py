@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic import launch, warpgroup
 from pallas_kernels.mosaic.ampere import ROWS, Instructions, shared
 from pallas_kernels.mosaic.groups import group, spread_parts
 from pallas_kernels.sparse_layer import SparseLayer
@@ -70,7 +70,7 @@ def kernel_gradient(
             is_swapped=is_swapped,
             do=Instructions(interpret),
         ),
-        [groups.column, groups.row, *((dy, x) if is_swapped else (x, dy))],
+        [groups.column, groups.length, groups.row, *((dy, x) if is_swapped else (x, dy))],
         grid=(n_groups, n_shares),
         out=jax.ShapeDtypeStruct((n_shares * n_groups * tall, width), jnp.float32),
         scratch={
@@ -86,6 +86,7 @@ def kernel_gradient(
 
 def _kernel(
     column: Any,
+    length: Any,
     row: Any,
     a: Any,
     b: Any,
@@ -103,9 +104,10 @@ def _kernel(
     tall, width = left.shape[2], right.shape[2]
     n_together = tall // height
     share, index = jax.lax.axis_index("y"), jax.lax.axis_index("x")
-    mine = launch.read(column, index)
+    mine = warpgroup.read(column, index)
     first = share * per_share
-    last = jnp.where(mine >= 0, jnp.minimum(first + per_share, n_steps), first)
+    is_there = warpgroup.read(length, index) > 0
+    last = jnp.where(is_there, jnp.minimum(first + per_share, n_steps), first)
 
     def fetch(step: Array) -> None:
         @pl.when(step < last)
@@ -113,12 +115,12 @@ def _kernel(
             slot = jax.lax.rem(step - first, jnp.int32(STAGES))
             rows = pl.ds(step * DEPTH, DEPTH)
             for i in range(n_together):
-                block = mine if is_swapped else launch.read(row, index * n_together + i)
+                block = mine if is_swapped else warpgroup.read(row, index * n_together + i)
                 to = left.at[slot]
                 if n_together > 1:
                     to = left.at[slot, :, pl.ds(i * height, height)]
                 do.fetch(a.at[rows, pl.ds(block * height, height)], to)
-            block = launch.read(row, index) if is_swapped else mine
+            block = warpgroup.read(row, index) if is_swapped else mine
             do.fetch(b.at[rows, pl.ds(block * width, width)], right.at[slot])
 
     def add(step: Array, total: Array) -> Array:
@@ -138,7 +140,7 @@ def _kernel(
         # are the next to be filled.
         fetch(step + STAGES - 1)
         slot = jax.lax.rem(step - first, jnp.int32(STAGES))
-        turned = do.load(launch.turned(left.at[slot]), "left")
+        turned = do.load(warpgroup.turned(left.at[slot]), "left")
         return do.add_product(total, turned, do.load(right.at[slot], "right"))
 
     for step in range(STAGES - 1):

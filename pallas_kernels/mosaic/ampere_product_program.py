@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array
 
 from pallas_kernels.gelu import gelu
-from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic import warpgroup
 from pallas_kernels.mosaic.ampere import Instructions
 from pallas_kernels.mosaic.ampere_product_tiles import Tiles
 
@@ -67,8 +67,8 @@ class Walk(NamedTuple):
     def beginning(self, turn: Array) -> Place:
         """The first entry of a turn's column; none of it behind the program's last turn."""
         place = turn * self.n_shares + self.number
-        column = launch.read(self.order, jnp.minimum(place, self.order.shape[0] - 1))
-        first, last = launch.read(self.start, column), launch.read(self.start, column + 1)
+        column = warpgroup.read(self.order, jnp.minimum(place, self.order.shape[0] - 1))
+        first, last = warpgroup.read(self.start, column), warpgroup.read(self.start, column + 1)
         return Place(turn, column, first, jnp.where(turn < self.n_turns(), last, first))
 
     def after(self, place: Place) -> Place:
@@ -81,7 +81,7 @@ class Walk(NamedTuple):
 
     def block(self, entry: Array) -> Array:
         """The block of contracted features of an entry."""
-        return launch.read(self.across, entry)
+        return warpgroup.read(self.across, entry)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ class Program:
             ahead = self._fetch(ahead, step + self.tiles.stages - 1)
             slot = self._slot(step)
             block = self.walk.block(entry) if self.tiles.is_resident else slot
-            weights = launch.turned(self.ring.at[slot]) if self.turned else self.ring.at[slot]
+            weights = warpgroup.turned(self.ring.at[slot]) if self.turned else self.ring.at[slot]
             left, right = self.do.load(self.panel.at[block], "left"), self.do.load(weights, "right")
             return self.do.add_product(total, left, right), step + 1, ahead
 

@@ -21,7 +21,8 @@ from pallas_kernels.mosaic import (
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.ampere_product_tiles import fits
 from pallas_kernels.mosaic.gradient_tiles import gradient_tiles_of
-from pallas_kernels.mosaic.product_tiles import product_of, tiles_of
+from pallas_kernels.mosaic.product_cost import tiles_of
+from pallas_kernels.mosaic.product_tiles import product_of
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.tuning import Problem, configure
@@ -106,7 +107,7 @@ class Mosaic(Engine):
         return launch.missing(self.interpret)
 
     def configurations(self, problem: Problem) -> list[Any]:
-        """The heuristic's choice, then the search space; none on Ampere, whose cuts are fixed."""
+        """The shortest time on paper first; none on Ampere, whose cuts are fixed."""
         if self._capability().startswith(AMPERE):
             return []
         return search_space.configurations(problem)

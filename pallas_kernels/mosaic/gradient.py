@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic import launch, warpgroup
 from pallas_kernels.mosaic.gradient_program import Cut, Memory, Program
 from pallas_kernels.mosaic.gradient_tiles import (
     DEPTH_BYTES,
@@ -72,6 +72,7 @@ def kernel_gradient(
         functools.partial(_kernel, cut=cut),
         [
             groups.column,
+            groups.length,
             groups.row,
             laid(left, cut.left_along_rows),
             laid(right, cut.right_along_rows),
@@ -120,6 +121,7 @@ def _cut(
 
 def _kernel(
     column: Any,
+    length: Any,
     row: Any,
     left: Any,
     right: Any,
@@ -133,7 +135,7 @@ def _kernel(
     free: Any,
 ) -> None:
     share, index = jax.lax.axis_index("y"), jax.lax.axis_index("x")
-    mine = launch.read(column, index)
+    n_blocks = warpgroup.read(length, index)
     first = share * cut.per_share
     program = Program(
         cut=cut,
@@ -142,10 +144,11 @@ def _kernel(
         right=right,
         row=row,
         dw=dw,
-        column=mine,
+        column=warpgroup.read(column, index),
         group=index,
+        length=n_blocks,
         first=first,
-        last=jnp.where(mine >= 0, jnp.minimum(first + cut.per_share, cut.n_steps), first),
+        last=jnp.where(n_blocks > 0, jnp.minimum(first + cut.per_share, cut.n_steps), first),
         first_row=(share * column.shape[0] + index) * cut.tall,
     )
     launch.specialise(cut.n_compute, program.copy, program.multiply)

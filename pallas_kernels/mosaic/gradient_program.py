@@ -2,9 +2,12 @@
 
 A program owns one kept block, or a few of one block column, and a share of the rows. One warpgroup
 streams the operands through a ring of buffers, the others multiply, 64 rows of the result each.
+Where a column has too few blocks left for a program, what is missing is not loaded, and the sums in
+its place are of any numbers: nobody reads them.
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic import warpgroup
 from pallas_kernels.mosaic.gradient_tiles import ROWS
 
 
@@ -87,6 +90,7 @@ class Program:
       dw: the sums of all shares and groups, one below the other.
       column: its block column.
       group: which group of blocks it computes.
+      length: how many blocks the group has.
       first: its first step.
       last: the step behind its last one.
       first_row: its first row of `dw`.
@@ -100,6 +104,7 @@ class Program:
     dw: Any
     column: Array
     group: Array
+    length: Array
     first: Array
     last: Array
     first_row: Array
@@ -114,16 +119,25 @@ class Program:
 
         @pl.when(step >= self.first + cut.stages)
         def _free() -> None:
-            launch.wait(memory.free.at[slot])
+            warpgroup.wait(memory.free.at[slot])
 
+        full = memory.full.at[slot]
         for i in range(cut.n_together):
-            block_row = launch.read(self.row, self.group * cut.n_together + i)
-            block = self.column if cut.is_swapped else block_row
-            place = self._place(step, block * cut.height, cut.height, cut.left_along_rows)
-            launch.fetch(self.left.at[place], self._left_part(slot, i), memory.full.at[slot])
-        block = launch.read(self.row, self.group) if cut.is_swapped else self.column
+            fetch = functools.partial(self._fetch_left, step, i, self._left_part(slot, i), full)
+            pl.when(i < self.length)(fetch)
+            # The barrier counts every block, whether the group has it or not.
+            pl.when(i >= self.length)(functools.partial(warpgroup.arrive, full))
+        block = warpgroup.read(self.row, self.group) if cut.is_swapped else self.column
         place = self._place(step, block * cut.width, cut.width, cut.right_along_rows)
-        launch.fetch(self.right.at[place], memory.right.at[slot], memory.full.at[slot])
+        warpgroup.fetch(self.right.at[place], memory.right.at[slot], full)
+
+    def _fetch_left(self, step: Array, index: int, destination: Any, full: Any) -> None:
+        """Starts the copy of the features of one of the blocks that are computed together."""
+        cut = self.cut
+        block_row = warpgroup.read(self.row, self.group * cut.n_together + index)
+        block = self.column if cut.is_swapped else block_row
+        place = self._place(step, block * cut.height, cut.height, cut.left_along_rows)
+        warpgroup.fetch(self.left.at[place], destination, full)
 
     def _left_part(self, slot: Array, index: int) -> Any:
         """Where the features of one of the blocks that are computed together go."""
@@ -142,35 +156,54 @@ class Program:
                 self.first, self.last, lambda step, _: self._add_step(total, thread, step), None
             )
             # The sums are read: the last product has to be done.
-            launch.finish_products(0)
+            warpgroup.finish_products(0)
             rows = pl.ds(self.first_row + thread * ROWS, ROWS)
-            launch.write(total[...], self.memory.staging.at[thread], self.dw.at[rows])
+            warpgroup.write(total[...], self.memory.staging.at[thread], self.dw.at[rows])
 
-        launch.with_accumulators((ROWS, self.cut.width), 1, sum_up)
-        launch.finish_writes()
+        has_rows = thread * ROWS < self.length * self.cut.height
+
+        @pl.when(has_rows)
+        def _multiply() -> None:
+            warpgroup.with_accumulators((ROWS, self.cut.width), 1, sum_up)
+
+        @pl.when(~has_rows)
+        def _pass_by() -> None:
+            jax.lax.fori_loop(self.first, self.last, lambda step, _: self._pass_by(step), None)
+
+        warpgroup.finish_writes()
+
+    def _pass_by(self, step: Array) -> None:
+        """Gives back the buffers of a step that has nothing for this warpgroup, but the last's."""
+        slot = self._slot(step)
+        # They are filled first, or the barrier would count this for the use before.
+        warpgroup.wait(self.memory.full.at[slot])
+
+        @pl.when(step + 1 < self.last)
+        def _free() -> None:
+            warpgroup.arrive(self.memory.free.at[slot])
 
     def _add_step(self, total: Any, thread: Array, step: Array) -> None:
         """Adds the product of a step, once its operands are there."""
         cut, memory, slot = self.cut, self.memory, self._slot(step)
-        launch.wait(memory.full.at[slot])
+        warpgroup.wait(memory.full.at[slot])
         first = thread * ROWS
         if cut.left_along_rows:
             left = memory.left.at[slot, pl.ds(first, ROWS)]
         else:
             # A block has one warpgroup's rows, or two's.
             block, inside = jax.lax.div(first, cut.height), jax.lax.rem(first, cut.height)
-            left = launch.turned(memory.left.at[slot, block, :, pl.ds(inside, ROWS)])
+            left = warpgroup.turned(memory.left.at[slot, block, :, pl.ds(inside, ROWS)])
         right = memory.right.at[slot]
-        right = launch.turned(right) if cut.right_along_rows else right
-        launch.start_product(total, left, right)
+        right = warpgroup.turned(right) if cut.right_along_rows else right
+        warpgroup.start_product(total, left, right)
         # Products end in their order, so all but this one have: the buffers of the one before are
         # read no more. This one's own are given back one step later, and the last one's never,
         # because nothing is fetched after it.
-        launch.finish_products(1)
+        warpgroup.finish_products(1)
 
         @pl.when(step > self.first)
         def _free() -> None:
-            launch.arrive(memory.free.at[self._slot(step - 1)])
+            warpgroup.arrive(memory.free.at[self._slot(step - 1)])
 
     def _slot(self, step: Array) -> Array:
         """The buffers of a step."""

@@ -78,17 +78,16 @@ def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
 def step_cost(layer: SparseLayer, n_together: int) -> float:
     """What a row of x and dy costs all programs, in bytes, if blocks were kept at random.
 
-    They load both operands of each group of blocks, or multiply while that comes, whichever takes
-    longer. The last group of a column is half empty in the mean.
+    They load one operand for each kept block and the other for each group of blocks, or multiply
+    while that comes, whichever takes longer. The last group of a column is half empty in the mean.
     """
     height, width, _ = shape_of(layer.block)
     n_columns = layer.kernel_shape[1] // layer.block[0]
     n_groups = layer.n_kept / n_together
     if n_together > 1:
         n_groups += min(n_columns, layer.n_kept) * (n_together - 1) / (2 * n_together)
-    loaded = (n_together * height + width) * jnp.dtype(layer.dtype).itemsize
-    multiplied = 2 * n_together * height * width / FLOPS_PER_BYTE
-    return n_groups * max(loaded, multiplied)
+    loaded = (layer.n_kept * height + n_groups * width) * jnp.dtype(layer.dtype).itemsize
+    return max(loaded, 2 * layer.n_kept * height * width / FLOPS_PER_BYTE)
 
 
 def gradient_tiles_of(layer: SparseLayer) -> GradientTiles:

@@ -13,12 +13,15 @@ class Groups(NamedTuple):
     """Kept blocks that are computed together, of one block column.
 
     Attributes:
-      column: int32 `[n_groups]`: which; -1 for a group that is not there.
-      row: int32 `[n_groups * n_together]`: the block row of each, a short group repeats its last.
+      column: int32 `[n_groups]`: which.
+      length: int32 `[n_groups]`: how many they are; 0 for a group that is not there.
+      row: int32 `[n_groups * n_together]`: the block row of each; of any block where a group is
+        short.
       place: int32 `[k]`: of each kept block, which entry of `row` it is.
     """
 
     column: Int[Array, " groups"]
+    length: Int[Array, " groups"]
     row: Int[Array, " entries"]
     place: Int[Array, " k"]
 
@@ -33,7 +36,8 @@ def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) 
     """
     k, n_columns = kept.size, grid_shape[1]
     if n_together == 1:
-        return Groups(kept % n_columns, kept // n_columns, jnp.arange(k, dtype=jnp.int32))
+        ones, places = jnp.ones(k, jnp.int32), jnp.arange(k, dtype=jnp.int32)
+        return Groups(kept % n_columns, ones, kept // n_columns, places)
     # No more: each column has at most one short group.
     n_groups = min(k, (k + n_columns * (n_together - 1)) // n_together)
     lists = list_columns(kept, grid_shape)
@@ -45,17 +49,16 @@ def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) 
     column = jnp.minimum(column, n_columns - 1)
     before = jnp.concatenate([jnp.zeros(1, ends.dtype), ends])
     entry = lists.start[column] + (index - before[column]) * n_together
-    entries = entry[:, None] + jnp.arange(n_together)
-    entries = jnp.clip(entries, 0, jnp.maximum(lists.start[column + 1] - 1, 0)[:, None])
+    length = jnp.where(exists, jnp.clip(lists.start[column + 1] - entry, 0, n_together), 0)
+    entries = jnp.clip(entry[:, None] + jnp.arange(n_together), 0, k - 1).reshape(-1)
     line = kept[lists.place] % n_columns
     inside = jnp.arange(k) - lists.start[line]
     place = jnp.zeros(k, jnp.int32)
     place = place.at[lists.place].set(
         (before[line] * n_together + inside).astype(jnp.int32), unique_indices=True
     )
-    return Groups(
-        jnp.where(exists, column, -1).astype(jnp.int32), lists.across[entries.reshape(-1)], place
-    )
+    column, length = (a.astype(jnp.int32) for a in (column, length))
+    return Groups(column, length, lists.across[entries], place)
 
 
 def spread_parts(

@@ -1,7 +1,7 @@
 """What knows JAX's Mosaic GPU, the way to program a GPU by warpgroups of 128 threads.
 
-That interface changes between minor versions of JAX; when it does, this file and `ampere` are what
-changes. What is called a thread here is a warpgroup.
+That interface changes between minor versions of JAX; when it does, this file, `warpgroup` and
+`ampere` are what changes. What is called a thread here is a warpgroup.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ except ImportError:
 plgpu: Any = mosaic_gpu
 
 WARPGROUP = "warpgroup"
+CLUSTER = "cluster"
 SHARED_MEMORY_BYTES = 232448
 """What one block of threads may have of a Hopper's shared memory."""
 TILE_ROWS = 8
@@ -78,9 +79,17 @@ def shared(shape: tuple[int, ...], dtype: Any, contiguous: int) -> Any:
     return plgpu.SMEM(shape, jnp.dtype(dtype), transforms=transforms)
 
 
-def barriers(n: int, arrivals: int) -> Any:
-    """Barriers, each of which opens at so many arrivals, again and again."""
-    return plgpu.Barrier(num_arrivals=arrivals, num_barriers=n)
+def barriers(n: int, arrivals: int, cluster: int = 1) -> Any:
+    """Barriers, each of which opens at so many arrivals, again and again.
+
+    Args:
+      n: how many.
+      arrivals: of the threads of a program.
+      cluster: of so many programs; who arrives at such a barrier does so in all of them.
+    """
+    if cluster == 1:
+        return plgpu.Barrier(num_arrivals=arrivals, num_barriers=n)
+    return plgpu.ClusterBarrier(collective_axes=(CLUSTER,), num_arrivals=arrivals, num_barriers=n)
 
 
 def padded(a: Float[Array, "rows n"], size: int) -> Float[Array, "padded n"]:
@@ -102,6 +111,7 @@ def launch(
     scratch: dict[str, Any],
     n_warpgroups: int,
     interpret: bool,
+    cluster: int = 1,
 ) -> Array:
     """Runs a kernel once for every point of a grid.
 
@@ -111,19 +121,22 @@ def launch(
         by name. It reads its place in the grid from the axes `x`, `y` and its thread's number from
         `WARPGROUP`.
       operands: arrays.
-      grid: how many programs there are along `x`, which runs fastest, and `y`, of which a GPU has
-        65535 at most.
+      grid: how many clusters of programs there are along `x`, which runs fastest, and `y`, of
+        which a GPU has 65535 at most.
       out: shape and dtype of the result.
       scratch: shared memory and barriers.
       n_warpgroups: threads of a program.
       interpret: whether JAX interprets the kernel, on any platform, and looks for races.
+      cluster: programs that run at the same time, and reach each other's shared memory.
     """
+    together = {"cluster": (cluster,), "cluster_names": (CLUSTER,)} if cluster > 1 else {}
     run = plgpu.kernel(
         kernel,
         out_type=out,
         scratch_types=scratch,
         grid=tuple(reversed(grid)),
         grid_names=("y", "x")[-len(grid) :],
+        **together,
         num_threads=n_warpgroups,
         thread_name=WARPGROUP,
         kernel_name=name,
@@ -139,13 +152,15 @@ def launch(
     return jax.lax.pcast(result, axes, to="varying") if axes else result
 
 
-def place(n_shares: int) -> tuple[Array, Array]:
+def place(n_shares: int, cluster: int = 1) -> tuple[Array, Array]:
     """Which tile of rows a program works on, and which share; the shares of a tile run together.
 
-    Both lie on the axis `x`: there may be more tiles than a GPU has programs along another.
+    Both lie on the axis `x`: there may be more tiles than a GPU has programs along another. The
+    programs of a cluster have the same share of tiles that follow each other.
     """
     index = jax.lax.axis_index("x")
-    return jax.lax.div(index, jnp.int32(n_shares)), jax.lax.rem(index, jnp.int32(n_shares))
+    tile, share = (f(index, jnp.int32(n_shares)) for f in (jax.lax.div, jax.lax.rem))
+    return (tile * cluster + jax.lax.axis_index(CLUSTER) if cluster > 1 else tile), share
 
 
 def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[Any], None]) -> None:
@@ -164,75 +179,3 @@ def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[An
             most = min(255, (_REGISTERS - _MEMORY_REGISTERS) // n_compute)
             plgpu.set_max_registers(most // 8 * 8, action="increase")
         compute(thread)
-
-
-def with_accumulators(shape: tuple[int, int], n: int, use: Callable[..., Any]) -> Any:
-    """Calls `use` with n sums in the registers of this thread, float32 zeros."""
-    return pl.run_scoped(use, *(plgpu.ACC(shape, jnp.float32) for _ in range(n)))
-
-
-def fetch(source: Any, destination: Any, barrier: Any) -> None:
-    """Starts a copy from global to shared memory that arrives at a barrier when it is done.
-
-    What lies outside of the source becomes zero.
-    """
-    plgpu.copy_gmem_to_smem(source, destination, barrier, oob_mode=plgpu.OOBFillMode.ZEROS)
-
-
-def arrive(barrier: Any) -> None:
-    """Arrives at a barrier."""
-    plgpu.barrier_arrive(barrier)
-
-
-def wait(barrier: Any) -> None:
-    """Waits until a barrier opens; a thread that waits for one waits for each of its openings."""
-    plgpu.barrier_wait(barrier)
-
-
-def start_product(total: Any, a: Any, b: Any) -> None:
-    """Starts `total += a b` on tensor cores: a `[64, k]` and b `[k, n]` in shared memory.
-
-    Float32 is multiplied in TF32.
-    """
-    plgpu.wgmma(total, a, b)
-
-
-def finish_products(n_left: int) -> None:
-    """Waits until at most the last `n_left` of this thread's products still run."""
-    plgpu.wgmma_wait(n_left)
-
-
-def turned(ref: Any) -> Any:
-    """The transpose of a matrix in shared memory, which does not move."""
-    return ref.transpose((1, 0)) if hasattr(ref, "transpose") else plgpu.transpose_ref(ref, (1, 0))
-
-
-def read(ref: Any, index: Any) -> Array:
-    """A number in global memory.
-
-    Under `shard_map` it is typed by the devices that it differs on, which no result in a kernel is,
-    and a loop takes only one of both; the sum is a result.
-    """
-    value = ref[index]
-    return value + jnp.zeros((), value.dtype)
-
-
-def load_row(ref: Any, n_rows: int) -> Array:
-    """A vector in global memory `[n]`, repeated as the rows of a sum `[n_rows, n]`, in float32."""
-    row = plgpu.load(ref, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
-    row = row.astype(jnp.float32)
-    return jax.lax.broadcast_in_dim(row, (n_rows, row.shape[0]), (1,))
-
-
-def write(value: Array, staging: Any, destination: Any) -> None:
-    """Copies a value through shared memory to global memory, except what lies outside of that."""
-    # The copy before this one may still read the staging memory.
-    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-    staging[...] = value.astype(staging.dtype)
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(staging, destination)
-
-
-def finish_writes() -> None:
-    """Waits until the staging memory of this thread is no longer read: a program ends with it."""
-    plgpu.wait_smem_to_gmem(0, wait_read_only=True)

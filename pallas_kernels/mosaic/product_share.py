@@ -7,16 +7,34 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic import warpgroup
 from pallas_kernels.mosaic.product_tiles import Tiles
 
 
+class Entries(NamedTuple):
+    """The entries of a block column in a piece of the panel.
+
+    Attributes:
+      column: which block column.
+      first: its first entry.
+      last: the one behind its last.
+    """
+
+    column: Array
+    first: Array
+    last: Array
+
+
 class Share(NamedTuple):
-    """The block columns of a program, in turns of `tiles.lines` that are summed at once.
+    """The block columns of a program, in turns of `tiles.group` that are summed at once.
+
+    The columns of a turn stand in `tiles.lines` ranks. Those of a rank are abreast: different
+    warpgroups multiply them at the same time.
 
     Attributes:
       start: of each piece of each column, where its entries begin (`product_tiles.Pieces`).
       needed: of each piece for each group of columns, which blocks they need.
+      steps: of each piece for each rank of columns, how many entries the longest has.
       across: of each entry, the block of contracted features.
       order: the columns, longest first; every `n_shares`th group of them is of this share.
       tiles: how the product is cut.
@@ -26,6 +44,7 @@ class Share(NamedTuple):
 
     start: Any
     needed: Any
+    steps: Any
     across: Any
     order: Any
     tiles: Tiles
@@ -34,27 +53,34 @@ class Share(NamedTuple):
 
     def n_turns(self) -> Array:
         """How many groups of columns the program computes."""
-        n_groups = pl.cdiv(self.order.shape[0], self.tiles.lines)
+        n_groups = pl.cdiv(self.order.shape[0], self.tiles.group)
         return jax.lax.div(n_groups - self.number + self.n_shares - 1, self.n_shares)
 
-    def column(self, turn: Array, of_group: int) -> tuple[Array, Array]:
+    def column(self, turn: Array, rank: int, beside: Array | int) -> tuple[Array, Array]:
         """A block column of a group, and whether there is one: the last group may be short."""
         n_columns = self.order.shape[0]
-        place = (turn * self.n_shares + self.number) * self.tiles.lines + of_group
-        return launch.read(self.order, jnp.minimum(place, n_columns - 1)), place < n_columns
+        place = (self._group(turn) * self.tiles.lines + rank) * self.tiles.abreast + beside
+        return warpgroup.read(self.order, jnp.minimum(place, n_columns - 1)), place < n_columns
 
-    def entries(self, turn: Array, of_group: int, piece: Array) -> tuple[Array, Array, Array]:
-        """A block column, its first entry in a piece of the panel, and where they end."""
-        column, exists = self.column(turn, of_group)
+    def entries(self, turn: Array, rank: int, beside: Array | int, piece: Array) -> Entries:
+        """Those of a block column; none if there is no such column."""
+        column, exists = self.column(turn, rank, beside)
         at = column * (self.tiles.pieces + 1) + piece
-        first = launch.read(self.start, at)
-        return column, first, jnp.where(exists, launch.read(self.start, at + 1), first)
+        first = warpgroup.read(self.start, at)
+        return Entries(column, first, jnp.where(exists, warpgroup.read(self.start, at + 1), first))
+
+    def n_steps(self, turn: Array, rank: int, piece: Array) -> Array:
+        """How many entries the longest column of a rank has in a piece of the panel."""
+        rank_of_all = self._group(turn) * self.tiles.lines + rank
+        return warpgroup.read(self.steps, rank_of_all * self.tiles.pieces + piece)
 
     def needs(self, turn: Array, piece: Array) -> Array:
         """The blocks of a piece of the panel that a group of columns needs, a bit each."""
-        group = turn * self.n_shares + self.number
-        return launch.read(self.needed, group * self.tiles.pieces + piece)
+        return warpgroup.read(self.needed, self._group(turn) * self.tiles.pieces + piece)
 
     def block(self, entry: Array) -> Array:
         """The block of contracted features of an entry."""
-        return launch.read(self.across, entry)
+        return warpgroup.read(self.across, entry)
+
+    def _group(self, turn: Array) -> Array:
+        return turn * self.n_shares + self.number

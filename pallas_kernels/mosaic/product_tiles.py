@@ -1,6 +1,7 @@
 """How products with a block-sparse operand are cut into programs, panels and rings on Hopper."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,7 +22,9 @@ STAGES = (16, 8, 4, 2)
 RING_BYTES = range(8 << 10, (64 << 10) + 1)
 """Of all its buffers: enough to hide the way from the cache, and not the place of the panel."""
 COLUMNS = {1: 256, 2: 256, 4: 128}
-"""By warpgroups that multiply, features whose sums are held at once: of the registers, half."""
+"""By warpgroups that multiply, features whose sums each holds at once: of the registers, half."""
+CLUSTERS = (1, 2, 4)
+"""Programs of other rows that load weights together."""
 MOST_BLOCKS = 32
 """Blocks of a piece: a bit each says whether it is needed."""
 
@@ -61,23 +64,41 @@ class Tiles:
     """How a product is cut.
 
     Attributes:
-      n_compute: warpgroups that multiply, of 64 rows each.
+      n_compute: warpgroups that multiply.
+      abreast: block columns that they share out; those of one column have 64 rows each.
+      cluster: programs of other rows, each of which loads a part of the weights for all.
       pieces: into how many pieces the panel is cut.
       blocks: blocks of contracted features in a piece.
-      lines: block columns that are summed at once.
-      stages: buffers of the ring.
+      lines: block columns that a warpgroup sums at once.
+      stages: buffers of the ring, each with a block for every column abreast.
     """
 
     n_compute: int
+    abreast: int
+    cluster: int
     pieces: int
     blocks: int
     lines: int
     stages: int
 
+    @property
+    def rows(self) -> int:
+        """Rows of a program."""
+        return self.n_compute // self.abreast * ROWS
+
+    @property
+    def group(self) -> int:
+        """Block columns that a program sums at once."""
+        return self.lines * self.abreast
+
+    def n_tiles(self, product: Product) -> int:
+        """Into how many tiles its rows are cut; those of the last cluster may lie behind them."""
+        return pl.cdiv(pl.cdiv(product.n_rows, self.rows), self.cluster) * self.cluster
+
     def n_shares(self, product: Product) -> int:
         """Among how many programs the columns of the same rows are shared out."""
-        n_tiles = pl.cdiv(product.n_rows, self.n_compute * ROWS)
-        return min(pl.cdiv(product.n_lines, self.lines), max(1, PROGRAMS // n_tiles))
+        n_groups = pl.cdiv(product.n_lines, self.group)
+        return min(n_groups, max(1, PROGRAMS // self.n_tiles(product)))
 
 
 def search_space(product: Product, memory_bytes: int) -> Iterator[Tiles]:
@@ -87,67 +108,46 @@ def search_space(product: Product, memory_bytes: int) -> Iterator[Tiles]:
       product: what is cut.
       memory_bytes: of shared memory.
     """
-    width, depth, n_blocks = product.width, product.depth, product.n_blocks
-    block = launch.panel_bytes((width, depth), product.dtype)
-    stages = [n for n in STAGES if n * block in RING_BYTES] or [min(STAGES)]
-    for n_compute, columns in COLUMNS.items():
-        if n_compute > 1 and product.n_rows <= n_compute // 2 * ROWS:
-            continue
-        size = n_compute * ROWS
-        staging = launch.panel_bytes((size, width), product.dtype)
-        for n in stages:
-            left = memory_bytes - n * block - staging - launch.BARRIERS_BYTES
-            if launch.panel_bytes((n_blocks, size, depth), product.dtype) <= left:
-                yield Tiles(n_compute, 1, n_blocks, 1, n)
-            fit = left // (2 * launch.panel_bytes((size, depth), product.dtype))
-            fit = min(fit, MOST_BLOCKS, n_blocks - 1)
-            if fit < 1:
-                continue
-            pieces = pl.cdiv(n_blocks, fit)
-            for lines in (1, 2, 4, 8, 16):
-                if lines * width <= columns:
-                    yield Tiles(n_compute, pieces, pl.cdiv(n_blocks, pieces), lines, n)
+    for n_compute, abreast, cluster in itertools.product(COLUMNS, COLUMNS, CLUSTERS):
+        if n_compute % abreast == 0 and _has_work(product, n_compute // abreast, abreast, cluster):
+            yield from _panels(product, n_compute, abreast, cluster, memory_bytes)
 
 
-def loaded_bytes(product: Product, tiles: Tiles) -> float:
-    """What all programs load into shared memory, if blocks were kept at random.
-
-    Kept weights once for each tile of rows; a whole panel once for each program; of a panel in
-    pieces, for each group of columns, the blocks that any of them needs.
-    """
-    n_tiles = pl.cdiv(product.n_rows, tiles.n_compute * ROWS)
-    panel_block = tiles.n_compute * ROWS * product.depth
-    weights = product.n_kept * product.width * product.depth
-    if tiles.pieces == 1:
-        panels = tiles.n_shares(product) * product.n_blocks * panel_block
-    else:
-        density = product.n_kept / (product.n_lines * product.n_blocks)
-        needed = 1 - (1 - density) ** tiles.lines
-        panels = pl.cdiv(product.n_lines, tiles.lines) * needed * product.n_blocks * panel_block
-    return float(n_tiles * (weights + panels) * jnp.dtype(product.dtype).itemsize)
-
-
-def tiles_of(product: Product, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> Tiles:
-    """The way to cut a product that loads the least, the one of the longest ring.
-
-    What bounds these products is the way from the second-level cache to shared memory: at 5.5 TB/s
-    and 780 TFLOP/s (H200) it takes 140 FLOP a byte to be as fast as tensor cores. Not measured yet.
+def _has_work(product: Product, tall: int, abreast: int, cluster: int) -> bool:
+    """Whether no half of the warpgroups or programs lies behind the rows or columns.
 
     Args:
       product: what is cut.
-      memory_bytes: of shared memory.
-
-    Raises:
-      ValueError: no way fits.
+      tall: warpgroups above each other.
+      abreast: beside each other.
+      cluster: programs that load together; each loads whole tiles of a block.
     """
-    ways = search_space(product, memory_bytes)
-    best = min(ways, key=lambda way: (loaded_bytes(product, way), -way.stages), default=None)
-    if best is None:
-        raise ValueError(
-            f"blocks {product.width}x{product.depth} of {product.dtype} do not fit {memory_bytes} "
-            "bytes"
-        )
-    return best
+    has_rows = cluster * tall == 1 or product.n_rows > cluster * tall // 2 * ROWS
+    has_tiles = min(product.width, product.depth) >= cluster * launch.TILE_ROWS
+    return has_rows and has_tiles and abreast <= product.n_lines
+
+
+def _panels(
+    product: Product, n_compute: int, abreast: int, cluster: int, memory_bytes: int
+) -> Iterator[Tiles]:
+    """The rings and panels that these warpgroups have room for."""
+    width, depth, n_blocks = product.width, product.depth, product.n_blocks
+    slot = abreast * launch.panel_bytes((width, depth), product.dtype)
+    size = n_compute // abreast * ROWS
+    staging = launch.panel_bytes((n_compute * ROWS, width), product.dtype)
+    for n in [n for n in STAGES if n * slot in RING_BYTES] or [min(STAGES)]:
+        left = memory_bytes - n * slot - staging - launch.BARRIERS_BYTES
+        if launch.panel_bytes((n_blocks, size, depth), product.dtype) <= left:
+            yield Tiles(n_compute, abreast, cluster, 1, n_blocks, 1, n)
+        fit = left // (2 * launch.panel_bytes((size, depth), product.dtype))
+        fit = min(fit, MOST_BLOCKS, n_blocks - 1)
+        if fit < 1:
+            continue
+        pieces = pl.cdiv(n_blocks, fit)
+        blocks = pl.cdiv(n_blocks, pieces)
+        for lines in (1, 2, 4, 8, 16):
+            if lines * width <= COLUMNS[n_compute] and lines * abreast <= product.n_lines:
+                yield Tiles(n_compute, abreast, cluster, pieces, blocks, lines, n)
 
 
 class Pieces(NamedTuple):
@@ -158,10 +158,13 @@ class Pieces(NamedTuple):
         entries begin, and where the last one's end.
       needed: int32 `[groups * pieces]`, flattened: of each piece for each group of lines, a bit for
         every block that an entry of the group names.
+      steps: int32 `[groups * tiles.lines * pieces]`, flattened: of each piece for each rank of
+        lines abreast, how many entries the line has that has the most.
     """
 
     start: Int[Array, " starts"]
     needed: Int[Array, " groups_and_pieces"]
+    steps: Int[Array, " ranks_and_pieces"]
 
 
 def cut_into_pieces(lists: BlockLists, tiles: Tiles, n_blocks: int) -> Pieces:
@@ -178,12 +181,16 @@ def cut_into_pieces(lists: BlockLists, tiles: Tiles, n_blocks: int) -> Pieces:
     firsts = jnp.minimum(jnp.arange(tiles.pieces + 1) * tiles.blocks, n_blocks)
     wanted = jnp.arange(n_lines)[:, None] * n_blocks + firsts
     starts = insertion_points(place, wanted.reshape(-1))
+    n_groups = pl.cdiv(n_lines, tiles.group)
+    more = n_groups * tiles.group - n_lines
+    lengths = jnp.diff(starts.reshape(n_lines, -1))[lists.order]
+    lengths = jnp.pad(lengths, ((0, more), (0, 0)))
+    steps = lengths.reshape(-1, tiles.abreast, tiles.pieces).max(axis=1).reshape(-1)
     if tiles.pieces == 1:
-        return Pieces(starts, jnp.zeros(1, jnp.int32))
+        return Pieces(starts, jnp.zeros(1, jnp.int32), steps)
     grid = kept_grid(place, (n_lines, n_blocks))[lists.order]
-    n_groups = pl.cdiv(n_lines, tiles.lines)
-    padding = (n_groups * tiles.lines - n_lines, tiles.pieces * tiles.blocks - n_blocks)
-    grid = jnp.pad(grid, ((0, padding[0]), (0, padding[1])))
-    grid = grid.reshape(n_groups, tiles.lines, tiles.pieces, tiles.blocks).any(axis=1)
+    grid = jnp.pad(grid, ((0, more), (0, tiles.pieces * tiles.blocks - n_blocks)))
+    grid = grid.reshape(n_groups, tiles.group, tiles.pieces, tiles.blocks).any(axis=1)
     bits = jnp.left_shift(1, jnp.arange(tiles.blocks, dtype=jnp.int32))
-    return Pieces(starts, jnp.sum(jnp.where(grid, bits, 0), axis=-1, dtype=jnp.int32).reshape(-1))
+    needed = jnp.sum(jnp.where(grid, bits, 0), axis=-1, dtype=jnp.int32)
+    return Pieces(starts, needed.reshape(-1), steps)

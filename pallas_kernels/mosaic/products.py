@@ -1,6 +1,6 @@
 """`y = x (W * M) + b` and `dx = dy (W * M)^T`: a dense operand times a block-sparse one.
 
-Here they are cut and launched; `product_program` is what runs on the GPU.
+Here they are cut and launched; `product_program` tells what runs on the GPU.
 """
 
 import functools
@@ -8,13 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.layout import list_columns, list_rows
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.product_program import Memory, Program
+from pallas_kernels.mosaic.product_copies import Copying
+from pallas_kernels.mosaic.product_program import Memory
 from pallas_kernels.mosaic.product_share import Share
+from pallas_kernels.mosaic.product_sums import Summing
 from pallas_kernels.mosaic.product_tiles import ROWS, Tiles, cut_into_pieces, product_of
 from pallas_kernels.sparse_layer import SparseLayer
 
@@ -61,8 +62,7 @@ def multiply(
     x = launch.padded(x, launch.TILE_ROWS)
     pieces = cut_into_pieces(lists, tiles, product.n_blocks)
     contiguous = min(32 if is_wide else 64, depth, depth if turned else width)
-    size = tiles.n_compute * ROWS
-    n_shares, n_tiles = tiles.n_shares(product), pl.cdiv(product.n_rows, size)
+    n_shares, n_tiles = tiles.n_shares(product), tiles.n_tiles(product)
     buffers = 1 if tiles.pieces == 1 else 2
 
     def shared(*shape: int, contiguous: int = contiguous) -> Any:
@@ -81,26 +81,30 @@ def multiply(
             with_gelu=with_gelu,
         ),
         [
-            pieces.start,
-            pieces.needed,
+            *pieces,
             lists.across,
             lists.order,
             x,
             kernel,
             *([] if bias is None else [bias]),
         ],
-        grid=(n_shares * n_tiles,),
+        grid=(n_shares * n_tiles // tiles.cluster,),
+        cluster=tiles.cluster,
         out=jax.ShapeDtypeStruct((x.shape[0], n_result), x.dtype),
         scratch={
-            "panel": shared(buffers, tiles.blocks, size, depth),
-            "ring": shared(tiles.stages, *((width, depth) if turned else (depth, width))),
+            "panel": shared(buffers, tiles.blocks, tiles.rows, depth),
+            "ring": shared(
+                tiles.stages, tiles.abreast, *((width, depth) if turned else (depth, width))
+            ),
             "staging": shared(
                 tiles.n_compute, ROWS, width, contiguous=min(32 if is_wide else 64, width)
             ),
             "panel_full": launch.barriers(buffers, arrivals=tiles.blocks),
             "panel_free": launch.barriers(buffers, arrivals=tiles.n_compute),
-            "ring_full": launch.barriers(tiles.stages, arrivals=1),
-            "ring_free": launch.barriers(tiles.stages, arrivals=tiles.n_compute),
+            "ring_full": launch.barriers(tiles.stages, arrivals=tiles.abreast),
+            "ring_free": launch.barriers(
+                tiles.stages, arrivals=tiles.n_compute, cluster=tiles.cluster
+            ),
         },
         n_warpgroups=tiles.n_compute + 1,
         interpret=interpret,
@@ -111,6 +115,7 @@ def multiply(
 def _kernel(
     start: Any,
     needed: Any,
+    steps: Any,
     across: Any,
     order: Any,
     x: Any,
@@ -126,18 +131,18 @@ def _kernel(
     **memory: Any,
 ) -> None:
     *bias, y = rest
-    tile, share = launch.place(n_shares)
-    program = Program(
-        Share(start, needed, across, order, tiles, share, n_shares),
-        Memory(**memory),
-        x,
-        kernel,
-        bias[0] if has_bias else None,
-        y,
-        first_row=tile * (tiles.n_compute * ROWS),
-        width=width,
-        depth=depth,
-        turned=turned,
-        with_gelu=with_gelu,
-    )
-    launch.specialise(tiles.n_compute, program.copy, program.multiply)
+    tile, share = launch.place(n_shares, tiles.cluster)
+    program: dict[str, Any] = {
+        "share": Share(start, needed, steps, across, order, tiles, share, n_shares),
+        "memory": Memory(**memory),
+        "x": x,
+        "kernel": kernel,
+        "bias": bias[0] if has_bias else None,
+        "y": y,
+        "first_row": tile * tiles.rows,
+        "width": width,
+        "depth": depth,
+        "turned": turned,
+        "with_gelu": with_gelu,
+    }
+    launch.specialise(tiles.n_compute, Copying(**program).copy, Summing(**program).multiply)

@@ -106,6 +106,15 @@ def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(
     assert watched[-1] == SIZES[2]
 
 
+@pytest.mark.parametrize("n", [1, 2, 7, 40, 100])
+def test_half_of_those_tried_are_what_the_engine_expects_most_of(n: int) -> None:
+    tried = candidates.chosen(range(40), n)
+    assert len(tried) == len(set(tried)) == min(n, 40)
+    n_first = min(40, -(-n // 2))
+    assert tried[:n_first] == list(range(n_first))
+    assert n != 7 or tried[n_first:] != list(range(n_first, 7))
+
+
 def test_an_engine_without_choices_is_timed_as_it_is() -> None:
     entry = tune(Reference())
     assert entry["configuration"] == {}

@@ -51,12 +51,20 @@ def test_the_cost_counts_the_groups_that_blocks_kept_at_random_make(n_together):
     layer = square(16, 1024, 4096)
     blocks = np.random.default_rng(0).permutation(64 * 256)[: layer.n_kept]
     groups = group(jnp.asarray(np.sort(blocks), jnp.int32), (64, 256), n_together)
-    n_groups = int((np.asarray(groups.column) >= 0).sum())
-    loaded = n_groups * (n_together + 1) * 16 * 2
+    n_groups = int((np.asarray(groups.length) > 0).sum())
+    loaded = (layer.n_kept + n_groups) * 16 * 2
     assert step_cost(layer, n_together) == pytest.approx(loaded, rel=0.02)
 
 
-def test_large_blocks_are_computed_together_where_columns_are_long():
-    assert gradient_tiles_of(square(64, 256, 1024)).n_together == 1
-    assert gradient_tiles_of(square(64, 4096, 16384)).n_together == 4
-    assert gradient_tiles_of(square(128, 4096, 16384)).n_together == 2
+def test_the_cut_that_costs_the_least_is_taken():
+    for side, shape in itertools.product((32, 64, 128), ((256, 1024), (1024, 4096))):
+        layer = square(side, *shape)
+        costs = [step_cost(layer, tiles.n_together) for tiles in search_space(layer)]
+        assert step_cost(layer, gradient_tiles_of(layer).n_together) == min(costs)
+
+
+def test_blocks_computed_together_share_what_they_load_of_dy():
+    layer = square(64, 4096, 16384)
+    dense_column = layer.n_kept * (64 + 64 / 4) * 2
+    assert step_cost(layer, 4) == pytest.approx(dense_column, rel=0.05)
+    assert step_cost(layer, 1) == layer.n_kept * (64 + 64) * 2

@@ -47,12 +47,12 @@ def test_rows_are_not_limited_by_the_axes_of_a_grid(engine, monkeypatch):
     """Of the axes `y` and `z` a GPU has 65535 programs at most, of `x` 2^31 - 1."""
     grids = []
 
-    def launched(*_: Any, grid: tuple[int, ...], out: Any, **__: Any) -> Any:
-        grids.append(grid)
+    def launched(*_: Any, grid: tuple[int, ...], out: Any, cluster: int = 1, **__: Any) -> Any:
+        grids.append((*grid[:-1], grid[-1] * cluster))
         return jnp.zeros(out.shape, out.dtype)
 
     monkeypatch.setattr(launch, "launch", launched)
-    n_rows = 65536 * 256
+    n_rows = 65536 * 512
     layer = SparseLayer((64, 64), (32, 32), 2, -1, "bfloat16")
     x, kernel = (jax.ShapeDtypeStruct(s, "bfloat16") for s in ((n_rows, 64), (64, 64)))
     kept = jax.ShapeDtypeStruct((2,), jnp.int32)

@@ -9,9 +9,11 @@ import jax
 import pytest
 from gpu_check import check_engines
 from gpu_points import Point
+from kernel_check import compare, compiled, expected
 from kernel_problems import PRODUCTS, gpu_engines, work_of
 
 from pallas_kernels import ENGINES
+from pallas_kernels.tuning import forced
 
 pytestmark = pytest.mark.gpu
 
@@ -54,6 +56,28 @@ def test_many_tiles_at_the_precision_of_training(engine, point):
     if not records:
         pytest.skip("the engine does not take this block")
     assert [record["wrong"] for record in records] == [""] * len(records)
+
+
+@pytest.mark.parametrize("kernel", ["product", "input_gradient"])
+@pytest.mark.parametrize("cluster", [1, 2, 4])
+@pytest.mark.parametrize("abreast", [1, 2, 4])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in pieces"])
+def test_columns_abreast_and_programs_that_load_together(kernel, cluster, abreast, is_whole):
+    """Each way by itself: which of them fails tells what the device does not do as expected."""
+    engine, point = ENGINES["mosaic"], Point((512, 1024), (32, 32), 0.8, 1000, "bfloat16")
+    work = work_of(kernel, point.layer, point.n_rows)
+    problem = point.layer.problem(engine.name, engine.version, kernel, point.n_rows)
+    cuts = [
+        cut
+        for cut in engine.configurations(problem)
+        if (cut.abreast, cut.cluster, cut.pieces == 1) == (abreast, cluster, is_whole)
+    ]
+    if not cuts:
+        pytest.skip("engine mosaic has such kernels for Hopper alone")
+    for cut in {min(cuts, key=lambda c: c.n_compute), max(cuts, key=lambda c: c.n_compute)}:
+        with forced(cut):
+            program = compiled(work.sparse(engine), work.operands)
+        assert compare(program, work, expected(work), "bfloat16") == "", cut
 
 
 @EVERY_ENGINE

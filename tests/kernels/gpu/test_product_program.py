@@ -16,13 +16,33 @@ INTERPRETED = pytest.mark.skipif(
 )
 
 
+EXHAUSTIVE = pytest.mark.exhaustive
+IN_PIECES = Tiles(2, 1, 1, pieces=6, blocks=2, lines=4, stages=2)
+"""Both warpgroups have rows; the fifth column of blocks is alone in its group of four, and the last
+of the pieces has one block alone."""
+ABREAST = Tiles(4, 2, 2, pieces=6, blocks=2, lines=2, stages=2)
+"""Two columns beside each other and two warpgroups above each other, and the same again in a second
+program, whose last rows lie behind those of x."""
+WHOLE = Tiles(2, 2, 2, pieces=1, blocks=11, lines=1, stages=4)
+"""The second program has no rows at all, and loads its part of the weights nevertheless."""
+
+
 @INTERPRETED
 @pytest.mark.parametrize(
-    "transposed",
-    [False, pytest.param(True, marks=pytest.mark.exhaustive)],
-    ids=["product", "transposed"],
+    ("tiles", "rows", "transposed"),
+    [
+        (IN_PIECES, 70, False),
+        (ABREAST, 140, True),
+        (WHOLE, 60, False),
+        pytest.param(IN_PIECES, 70, True, marks=EXHAUSTIVE),
+        pytest.param(ABREAST, 140, False, marks=EXHAUSTIVE),
+        pytest.param(WHOLE, 60, True, marks=EXHAUSTIVE),
+        pytest.param(Tiles(1, 1, 4, 1, 11, 1, 2), 150, False, marks=EXHAUSTIVE),
+        pytest.param(Tiles(4, 4, 1, 3, 4, 1, 4), 70, True, marks=EXHAUSTIVE),
+    ],
+    ids=str,
 )
-def test_a_panel_in_pieces_with_a_short_ring_gives_the_same_sums(transposed):
+def test_a_panel_in_pieces_with_a_short_ring_gives_the_same_sums(tiles, rows, transposed):
     n, m, block = 176, 80, (16, 16)
     shape = (m, n) if transposed else (n, m)
     grid = (shape[0] // 16, shape[1] // 16)
@@ -33,16 +53,13 @@ def test_a_panel_in_pieces_with_a_short_ring_gives_the_same_sums(transposed):
         blocks[:, 1] = False
     kept = jnp.asarray(np.flatnonzero(blocks), jnp.int32)
     layer = SparseLayer(shape, block, kept.size, -1, "bfloat16")
-    # Both warpgroups have rows; the fifth column of blocks is alone in its group of four, and the
-    # last of the pieces has one block alone.
-    tiles = Tiles(n_compute=2, pieces=6, blocks=2, lines=4, stages=2)
-    needed = cut_into_pieces(
-        (list_rows if transposed else list_columns)(kept, grid), tiles, 11
-    ).needed
-    assert {0b00, 0b11} < set(np.asarray(needed).tolist()), (
-        "some pieces come in part, some not at all"
-    )
-    x, w = normal(70, n, dtype=jnp.bfloat16), normal(*shape, dtype=jnp.bfloat16, seed=1)
+    lists = (list_rows if transposed else list_columns)(kept, grid)
+    cut = cut_into_pieces(lists, tiles, 11)
+    if tiles.pieces > 1:
+        assert {0b00, 0b11} < set(np.asarray(cut.needed).tolist()), (
+            "some pieces come in part, some not at all"
+        )
+    x, w = normal(rows, n, dtype=jnp.bfloat16), normal(*shape, dtype=jnp.bfloat16, seed=1)
     bias = None if transposed else normal(m, dtype=jnp.bfloat16, seed=2)
     found = products.multiply(x, w, bias, kept, layer, tiles, transposed=transposed, interpret=True)
     wide_x, wide_w = (a.astype(jnp.float32) for a in (x, w))

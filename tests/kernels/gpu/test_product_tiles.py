@@ -11,15 +11,14 @@ from pallas_kernels import SparseLayer
 from pallas_kernels.layout import list_columns
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.engine import SIDES
+from pallas_kernels.mosaic.product_cost import tiles_of
 from pallas_kernels.mosaic.product_tiles import (
     ROWS,
     Product,
     Tiles,
     cut_into_pieces,
-    loaded_bytes,
     product_of,
     search_space,
-    tiles_of,
 )
 
 
@@ -38,74 +37,37 @@ def test_every_cut_covers_the_panel_and_fits_shared_memory_and_registers(dtype, 
     for width, depth, n in itertools.product(SIDES, SIDES, (128, 768, 3072, 16384)):
         product = Product(width, depth, 1024 // width, n // depth, 8, dtype, rows)
         space = list(search_space(product, launch.SHARED_MEMORY_BYTES))
-        assert tiles_of(product) in space
         assert len(space) == len(set(space))
         for tiles in space:
-            height = tiles.n_compute * ROWS
-            panel = min(2, tiles.pieces) * tiles.blocks * height * depth
-            ring, staging = tiles.stages * width * depth, height * width
+            assert tiles.rows * tiles.abreast == tiles.n_compute * ROWS
+            panel = min(2, tiles.pieces) * tiles.blocks * tiles.rows * depth
+            ring = tiles.stages * tiles.abreast * width * depth
+            staging = tiles.n_compute * ROWS * width
             assert (panel + ring + staging) * size < launch.SHARED_MEMORY_BYTES
             assert tiles.pieces * tiles.blocks >= n // depth > (tiles.pieces - 1) * tiles.blocks
             assert tiles.pieces == 1 or tiles.blocks <= 32
             assert tiles.stages >= 2
+            # Of a block each program of a cluster loads whole tiles of rows.
+            assert min(width, depth) // launch.TILE_ROWS % tiles.cluster == 0
             # Of a thread's registers, the sums of 64 rows take one for every two columns; the
             # multiprocessor has 512 for a thread of each warpgroup, and one copies with 40 of them.
             registers = min(255, (512 - 40) // tiles.n_compute)
-            assert tiles.lines * tiles.n_compute * width // 2 <= 0.56 * registers * tiles.n_compute
+            assert tiles.lines * width // 2 <= 0.56 * registers
 
 
-def test_a_warpgroup_without_rows_is_no_way_to_cut():
-    for rows, most in ((64, 1), (65, 2), (128, 2), (129, 4)):
-        space = search_space(square(32, 256, 256, n_rows=rows), launch.SHARED_MEMORY_BYTES)
-        assert max(tiles.n_compute for tiles in space) == most
-
-
-def test_what_no_cut_makes_fit_is_an_error_with_the_bytes():
-    product = Product(128, 128, 8, 4, 8, "float32", 999)
-    with pytest.raises(ValueError, match="blocks 128x128 of float32 do not fit 100000 bytes"):
-        tiles_of(product, 100_000)
-
-
-@pytest.mark.parametrize(
-    ("product", "tiles"),
-    [
-        (square(64, 384, 1536), Tiles(2, 1, 6, 1, 8)),
-        (square(64, 1024, 4096), Tiles(2, 4, 4, 4, 8)),
-        (square(128, 4096, 1024), Tiles(4, 32, 1, 1, 2)),
-    ],
-    ids=["whole", "in pieces", "a block at a time"],
-)
-def test_loads_are_those_of_a_walk_through_the_programs(product: Product, tiles: Tiles):
-    """On a grid of blocks kept at random, counted as the programs load them."""
-    shape = (product.n_blocks, product.n_lines)
-    ids = np.random.default_rng(0).permutation(shape[0] * shape[1])[: product.n_kept]
-    grid = np.zeros(shape, bool)
-    grid.flat[ids] = True
-    size = tiles.n_compute * ROWS
-    counted = 0
-    for number in range(n_shares := tiles.n_shares(product)):
-        counted += grid.shape[0] * size * product.depth if tiles.pieces == 1 else 0
-        for first in range(number * tiles.lines, product.n_lines, n_shares * tiles.lines):
-            group = grid[:, first : first + tiles.lines]
-            counted += group.sum() * product.width * product.depth
-            if tiles.pieces > 1:
-                counted += group.any(axis=1).sum() * size * product.depth
-    counted *= -(-product.n_rows // size) * 2
-    assert loaded_bytes(product, tiles) == pytest.approx(counted, rel=0.02)
-
-
-def test_the_cut_that_loads_the_least_is_taken():
-    for side, shape in itertools.product((32, 64, 128), ((384, 1536), (1024, 4096), (4096, 1024))):
-        product = square(side, *shape)
-        space = list(search_space(product, launch.SHARED_MEMORY_BYTES))
-        least = min(loaded_bytes(product, tiles) for tiles in space)
-        assert loaded_bytes(product, tiles_of(product)) == least
+def test_neither_warpgroups_nor_programs_without_rows_or_columns_are_a_way_to_cut():
+    for rows, most in ((64, 1), (65, 2), (128, 2), (129, 4), (1024, 16)):
+        space = list(search_space(square(32, 256, 256, n_rows=rows), launch.SHARED_MEMORY_BYTES))
+        assert max(tiles.rows * tiles.cluster for tiles in space) == most * ROWS
+        assert max(tiles.abreast for tiles in space) == 4
+    few = square(32, 256, 64)
+    assert {t.group for t in search_space(few, launch.SHARED_MEMORY_BYTES)} == {1, 2}
 
 
 def test_pieces_begin_where_their_first_block_would_lie():
     kept = jnp.asarray([0, 3, 4, 6, 9, 10, 13, 14], jnp.int32)  # of a grid of 6x3
     lists = list_columns(kept, (6, 3))
-    tiles = Tiles(n_compute=1, pieces=2, blocks=4, lines=1, stages=2)
+    tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=4, lines=1, stages=2)
     starts = np.asarray(cut_into_pieces(lists, tiles, 6).start).reshape(3, 3)
     across = np.asarray(lists.across)
     pieces = [[across[a:b].tolist() for a, b in itertools.pairwise(line)] for line in starts]
@@ -116,7 +78,7 @@ def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
     kept = jnp.asarray([0, 3, 4, 6, 9, 10, 13, 14], jnp.int32)  # of a grid of 6x3
     lists = list_columns(kept, (6, 3))
     np.testing.assert_array_equal(lists.order, [0, 1, 2])
-    tiles = Tiles(n_compute=1, pieces=2, blocks=4, lines=2, stages=2)
+    tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=4, lines=2, stages=2)
     needed = np.asarray(cut_into_pieces(lists, tiles, 6).needed)
     # Columns 0 and 1 have the blocks 0 to 3 of the first piece and 4, the first, of the second.
     assert needed.tolist() == [0b1111, 0b0001, 0b0000, 0b0001]
@@ -124,9 +86,20 @@ def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
 
 def test_a_piece_may_have_as_many_blocks_as_a_number_has_bits():
     lists = list_columns(jnp.asarray([0, 31, 32, 39], jnp.int32), (40, 1))
-    tiles = Tiles(n_compute=1, pieces=2, blocks=32, lines=1, stages=2)
+    tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=32, lines=1, stages=2)
     needed = np.asarray(cut_into_pieces(lists, tiles, 40).needed).view(np.uint32)
     assert needed.tolist() == [1 | 1 << 31, 1 | 1 << 7]
+
+
+@pytest.mark.parametrize(("pieces", "abreast"), [(1, 2), (2, 2), (2, 4)])
+def test_columns_abreast_take_the_steps_of_the_longest(pieces, abreast):
+    grid = np.random.default_rng(0).uniform(size=(6, 5)) < 0.5
+    lists = list_columns(jnp.asarray(np.flatnonzero(grid), jnp.int32), (6, 5))
+    tiles = Tiles(4, abreast, 1, pieces, 6 // pieces, lines=1, stages=2)
+    steps = np.asarray(cut_into_pieces(lists, tiles, 6).steps).reshape(-1, pieces)
+    lengths = grid.reshape(pieces, 6 // pieces, 5).sum(axis=1).T[np.asarray(lists.order)]
+    wanted = [lengths[i : i + abreast].max(axis=0) for i in range(0, 5, abreast)]
+    np.testing.assert_array_equal(steps, wanted)
 
 
 def test_the_barriers_have_their_room_in_shared_memory():

@@ -1,0 +1,122 @@
+"""What the copying warpgroup of a product does on Hopper: panels and kept blocks come in."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+
+from pallas_kernels.mosaic import warpgroup
+from pallas_kernels.mosaic.product_program import Program
+
+
+class Copying(Program):
+    """A program as its copying warpgroup runs it."""
+
+    def copy(self) -> None:
+        """What the copying warpgroup does."""
+
+        def group(turn: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            def of_piece(piece: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+                use, step = state
+                if not self.is_whole:
+                    self._fetch_piece(use, piece, self.share.needs(turn, piece))
+                for rank in range(self.tiles.lines):
+                    step = self._fetch_blocks(turn, rank, piece, step)
+                return use + 1, step
+
+            return jax.lax.fori_loop(0, self.tiles.pieces, of_piece, state)
+
+        if self.is_whole:
+            self._fetch_piece(jnp.int32(0), jnp.int32(0), None)
+        start = jnp.int32(0), jnp.int32(0)
+        _, n_steps = jax.lax.fori_loop(0, self.share.n_turns(), group, start)
+        if self.tiles.cluster > 1:
+            # Other programs arrive at the barriers of this one, which has to be there for that.
+            for more in range(self.tiles.stages):
+                self._free_slot(n_steps + more)
+
+    def _free_slot(self, step: Array) -> Array:
+        """Waits until the ring's `step`th use may begin.
+
+        Returns:
+          Its buffer.
+        """
+        slot = jax.lax.rem(step, jnp.int32(self.tiles.stages))
+
+        @pl.when(step >= self.tiles.stages)
+        def _free() -> None:
+            warpgroup.wait(self.memory.ring_free.at[slot])
+
+        return slot
+
+    def _fetch_piece(self, use: Array, piece: Array, needed: Array | None) -> None:
+        """Starts the copies of a piece of the panel, the buffers' `use`th.
+
+        Args:
+          use: which use of the buffers.
+          piece: which piece.
+          needed: a bit for each of its blocks, those to load; None for all.
+        """
+        tiles, memory = self.tiles, self.memory
+        buffer = jax.lax.rem(use, jnp.int32(2)) if not self.is_whole else 0
+        if not self.is_whole:
+
+            @pl.when(use >= 2)
+            def _free() -> None:
+                warpgroup.wait(memory.panel_free.at[buffer])
+
+        def start_copy(block: Array) -> None:
+            feature = (piece * tiles.blocks + block) * self.depth
+            rows = pl.ds(self.first_row, tiles.rows)
+            warpgroup.fetch(
+                self.x.at[rows, pl.ds(feature, self.depth)],
+                memory.panel.at[buffer, block],
+                memory.panel_full.at[buffer],
+            )
+
+        def fetch_block(block: Array, _: None) -> None:
+            if needed is None:
+                start_copy(block)
+                return
+            is_needed = jax.lax.shift_right_logical(needed, block) & 1 == 1
+            pl.when(is_needed)(lambda: start_copy(block))
+            # The barrier counts every block of a piece, whether it comes or not.
+            pl.when(~is_needed)(lambda: warpgroup.arrive(memory.panel_full.at[buffer]))
+
+        jax.lax.fori_loop(0, tiles.blocks, fetch_block, None)
+
+    def _fetch_blocks(self, turn: Array, rank: int, piece: Array, step: Array) -> Array:
+        """Starts the copies of a rank's blocks in a piece, from the ring's `step`th use on.
+
+        Returns:
+          The use after them.
+        """
+        memory, abreast = self.memory, self.tiles.abreast
+        columns = [self.share.entries(turn, rank, beside, piece) for beside in range(abreast)]
+
+        def fetch_weights(index: Array, step: Array) -> Array:
+            slot = self._free_slot(step)
+            full = memory.ring_full.at[slot]
+            for beside, (column, first, last) in enumerate(columns):
+                fetch = functools.partial(
+                    self._fetch_weights, column, first + index, memory.ring.at[slot, beside], full
+                )
+                is_there = first + index < last
+                pl.when(is_there)(fetch)
+                # The barrier counts every column, whether it has another block or not.
+                pl.when(~is_there)(functools.partial(warpgroup.arrive, full))
+            return step + 1
+
+        return jax.lax.fori_loop(0, self.share.n_steps(turn, rank, piece), fetch_weights, step)
+
+    def _fetch_weights(self, column: Array, entry: Array, destination: Any, full: Any) -> None:
+        """Starts the copy of a block of weights; in a cluster of this program's part, to all."""
+        features = (
+            pl.ds(column * self.width, self.width),
+            pl.ds(self.share.block(entry) * self.depth, self.depth),
+        )
+        source = self.kernel.at[features if self.turned else features[::-1]]
+        warpgroup.fetch(source, destination, full, together=self.tiles.cluster > 1)

@@ -1,0 +1,104 @@
+"""What a way to cut a product costs on paper, and which one costs the least.
+
+Rates are those of an H200, the times of a step assumed. Nothing of it was measured yet: it chooses
+where no table does, and says to the tuner where to begin.
+"""
+
+import math
+
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic.product_tiles import PROGRAMS, ROWS, Product, Tiles, search_space
+
+CACHE_BYTES = 5.5e12
+"""From the second-level cache to shared memory, a second."""
+FLOPS = {2: 7.8e14, 4: 3.9e14}
+"""Of tensor cores a second, by the bytes of a number."""
+COPY_SECONDS = 4e-7
+"""From the start of a copy to its end, assumed."""
+STEP_SECONDS = 6e-8
+"""Of a step that has nothing to wait for: barriers, ids, the start of a product; assumed."""
+_LONGEST = {1: 0.0, 2: 0.56, 4: 1.03}
+"""The largest of so many normal numbers in the mean, in standard deviations."""
+
+
+def loaded_bytes(product: Product, tiles: Tiles) -> float:
+    """What all programs load into shared memory, if blocks were kept at random.
+
+    Kept weights once for each cluster of tiles of rows; a whole panel once for each program; of a
+    panel in pieces, for each group of columns, the blocks that any of them needs.
+    """
+    n_tiles = tiles.n_tiles(product)
+    panel_block = tiles.rows * product.depth
+    weights = product.n_kept * product.width * product.depth / tiles.cluster
+    if tiles.pieces == 1:
+        panels = tiles.n_shares(product) * product.n_blocks * panel_block
+    else:
+        needed = 1 - (1 - _density(product)) ** tiles.group
+        panels = pl.cdiv(product.n_lines, tiles.group) * needed * product.n_blocks * panel_block
+    return float(n_tiles * (weights + panels) * jnp.dtype(product.dtype).itemsize)
+
+
+def seconds(product: Product, tiles: Tiles) -> float:
+    """The time of a product, if blocks were kept at random: of its loads, or of its steps.
+
+    A step takes as long as its products, or as the copies that the ring cannot hide. Tensor cores
+    read both operands from shared memory, 128 bytes while they compute 4096 bfloat16 operations:
+    for narrow blocks reading takes longer. Columns abreast wait for the longest of them; whole
+    columns are sorted by their length, what lies in a piece is not.
+    """
+    density, is_whole = _density(product), tiles.pieces == 1
+    n_blocks = product.n_blocks if is_whole else tiles.blocks
+    entries = n_blocks * density
+    spread = 0.0 if is_whole else math.sqrt(entries * (1 - density))
+    longest = min(n_blocks, entries + _LONGEST[tiles.abreast] * spread)
+    n_groups, n_shares = pl.cdiv(product.n_lines, tiles.group), tiles.n_shares(product)
+    steps = pl.cdiv(n_groups, n_shares) * tiles.lines * tiles.pieces * longest
+    waves = pl.cdiv(tiles.n_tiles(product) * n_shares, PROGRAMS)
+    flops = 2 * tiles.n_compute * ROWS * product.width * product.depth * entries / longest
+    flops *= max(1, (ROWS + product.width) / (2 * product.width))
+    multiplied = flops * PROGRAMS / FLOPS[jnp.dtype(product.dtype).itemsize]
+    step = max(STEP_SECONDS, COPY_SECONDS / (tiles.stages - 1), multiplied)
+    return max(loaded_bytes(product, tiles) / CACHE_BYTES, waves * steps * step)
+
+
+def by_cost(product: Product, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> list[Tiles]:
+    """Every way to cut a product that fits, the shortest time first.
+
+    Of equal ones what loads less comes first, then more warpgroups, then the longer ring.
+
+    Args:
+      product: what is cut.
+      memory_bytes: of shared memory.
+    """
+
+    def cost(tiles: Tiles) -> tuple[float, float, int, int]:
+        loaded = loaded_bytes(product, tiles)
+        return seconds(product, tiles), loaded, -tiles.n_compute, -tiles.stages
+
+    return sorted(search_space(product, memory_bytes), key=cost)
+
+
+def tiles_of(product: Product, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> Tiles:
+    """The way to cut a product that takes the shortest time on paper.
+
+    Args:
+      product: what is cut.
+      memory_bytes: of shared memory.
+
+    Raises:
+      ValueError: no way fits.
+    """
+    ways = by_cost(product, memory_bytes)
+    if not ways:
+        raise ValueError(
+            f"blocks {product.width}x{product.depth} of {product.dtype} do not fit {memory_bytes} "
+            "bytes"
+        )
+    return ways[0]
+
+
+def _density(product: Product) -> float:
+    return product.n_kept / (product.n_lines * product.n_blocks)

@@ -1,0 +1,121 @@
+"""What a multiplying warpgroup of a product does on Hopper: sums of kept blocks go out."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+
+from pallas_kernels.gelu import gelu
+from pallas_kernels.mosaic import warpgroup
+from pallas_kernels.mosaic.product_program import Program
+from pallas_kernels.mosaic.product_tiles import ROWS
+
+
+class Summing(Program):
+    """A program as its multiplying warpgroups run it."""
+
+    def multiply(self, thread: Array) -> None:
+        """What a multiplying warpgroup does with its 64 rows of the columns that are its own."""
+        tall = jnp.int32(self.tiles.rows // ROWS)
+        beside, above = jax.lax.div(thread, tall), jax.lax.rem(thread, tall)
+        memory, mine = self.memory, pl.ds(above * ROWS, ROWS)
+
+        def panel_block(buffer: Any, block: Array) -> Any:
+            return memory.panel.at[buffer, block, mine]
+
+        def group(turn: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            def sum_up(*totals: Any) -> tuple[Array, Array]:
+                def of_piece(piece: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+                    use, step = state
+                    buffer = 0 if self.is_whole else jax.lax.rem(use, jnp.int32(2))
+                    if not self.is_whole:
+                        warpgroup.wait(memory.panel_full.at[buffer])
+                    panel = functools.partial(panel_block, buffer)
+                    for rank, total in enumerate(totals):
+                        step = self._add_blocks(total, panel, turn, rank, beside, piece, step)
+                    if not self.is_whole:
+                        # `_add_blocks` has left no product that reads the piece.
+                        warpgroup.arrive(memory.panel_free.at[buffer])
+                    return use + 1, step
+
+                after = jax.lax.fori_loop(0, self.tiles.pieces, of_piece, state)
+                for rank, total in enumerate(totals):
+                    column, exists = self.share.column(turn, rank, beside)
+                    self._finish(total, thread, self.first_row + above * ROWS, column, exists)
+                return after
+
+            return warpgroup.with_accumulators((ROWS, self.width), self.tiles.lines, sum_up)
+
+        if self.is_whole:
+            warpgroup.wait(memory.panel_full.at[0])
+        jax.lax.fori_loop(0, self.share.n_turns(), group, (jnp.int32(0), jnp.int32(0)))
+        warpgroup.finish_writes()
+
+    def _add_blocks(
+        self,
+        total: Any,
+        panel_block: Callable[[Array], Any],
+        turn: Array,
+        rank: int,
+        beside: Array,
+        piece: Array,
+        step: Array,
+    ) -> Array:
+        """Adds a column's products with a piece of the panel, from the ring's `step`th use on.
+
+        Returns:
+          The use after those of the longest column abreast.
+        """
+        memory, stages = self.memory, jnp.int32(self.tiles.stages)
+        _, first, last = self.share.entries(turn, rank, beside, piece)
+
+        def free_before(step: Array) -> None:
+            warpgroup.arrive(memory.ring_free.at[jax.lax.rem(step + stages - 1, stages)])
+
+        def add(entry: Array, step: Array) -> Array:
+            slot = jax.lax.rem(step, stages)
+            block = self.share.block(entry) - piece * self.tiles.blocks
+            warpgroup.wait(memory.ring_full.at[slot])
+            weights = memory.ring.at[slot, beside]
+            weights = warpgroup.turned(weights) if self.turned else weights
+            warpgroup.start_product(total, panel_block(block), weights)
+            # Products end in their order, so all but this one have: the buffer of the one before
+            # is read no more. This one's own is given back one step later.
+            warpgroup.finish_products(1)
+            pl.when(entry > first)(lambda: free_before(step))
+            return step + 1
+
+        def pass_by(_: Array, step: Array) -> Array:
+            # Nothing of this buffer is this column's. It is filled before it is given back, or the
+            # barrier would count this for the use before.
+            slot = jax.lax.rem(step, stages)
+            warpgroup.wait(memory.ring_full.at[slot])
+            warpgroup.arrive(memory.ring_free.at[slot])
+            return step + 1
+
+        step = jax.lax.fori_loop(first, last, add, step)
+        # The last product of the loop still reads its buffer, and the panel.
+        warpgroup.finish_products(0)
+        pl.when(last > first)(lambda: free_before(step))
+        if self.tiles.abreast == 1:
+            return step
+        n_steps = self.share.n_steps(turn, rank, piece)
+        return jax.lax.fori_loop(last - first, n_steps, pass_by, step)
+
+    def _finish(self, total: Any, thread: Array, row: Array, column: Array, exists: Array) -> None:
+        """Writes the sums of a block column, unless there is no such column."""
+        features = pl.ds(column * self.width, self.width)
+        value = total[...]
+        if self.bias is not None:
+            value = value + warpgroup.load_row(self.bias.at[features], ROWS)
+        if self.with_gelu:
+            value, _ = gelu(value)
+
+        @pl.when(exists)
+        def _write() -> None:
+            destination = self.y.at[pl.ds(row, ROWS), features]
+            warpgroup.write(value, self.memory.staging.at[thread], destination)

@@ -1,0 +1,100 @@
+"""What a warpgroup of 128 threads can do on a GPU: copies, barriers, products of tensor cores.
+
+Of JAX's Mosaic GPU, whose interface changes between minor versions of JAX, what stands inside of a
+kernel; `launch` has what stands around it. A warpgroup is called a thread here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array
+
+from pallas_kernels.mosaic.launch import CLUSTER, plgpu
+
+
+def with_accumulators(shape: tuple[int, int], n: int, use: Callable[..., Any]) -> Any:
+    """Calls `use` with n sums in the registers of this thread, float32 zeros."""
+    return pl.run_scoped(use, *(plgpu.ACC(shape, jnp.float32) for _ in range(n)))
+
+
+def fetch(source: Any, destination: Any, barrier: Any, *, together: bool = False) -> None:
+    """Starts a copy from global to shared memory that arrives at a barrier when it is done.
+
+    What lies outside of the source becomes zero.
+
+    Args:
+      source: in global memory.
+      destination: in shared memory.
+      barrier: where it arrives.
+      together: whether all programs of the cluster start this copy: each then loads a part of the
+        source for all of them, and each one's barrier hears of all parts.
+    """
+    plgpu.copy_gmem_to_smem(
+        source,
+        destination,
+        barrier,
+        oob_mode=plgpu.OOBFillMode.ZEROS,
+        collective_axes=CLUSTER if together else None,
+    )
+
+
+def arrive(barrier: Any) -> None:
+    """Arrives at a barrier."""
+    plgpu.barrier_arrive(barrier)
+
+
+def wait(barrier: Any) -> None:
+    """Waits until a barrier opens; a thread that waits for one waits for each of its openings."""
+    plgpu.barrier_wait(barrier)
+
+
+def start_product(total: Any, a: Any, b: Any) -> None:
+    """Starts `total += a b` on tensor cores: a `[64, k]` and b `[k, n]` in shared memory.
+
+    Float32 is multiplied in TF32.
+    """
+    plgpu.wgmma(total, a, b)
+
+
+def finish_products(n_left: int) -> None:
+    """Waits until at most the last `n_left` of this thread's products still run."""
+    plgpu.wgmma_wait(n_left)
+
+
+def turned(ref: Any) -> Any:
+    """The transpose of a matrix in shared memory, which does not move."""
+    return ref.transpose((1, 0)) if hasattr(ref, "transpose") else plgpu.transpose_ref(ref, (1, 0))
+
+
+def read(ref: Any, index: Any) -> Array:
+    """A number in global memory.
+
+    Under `shard_map` it is typed by the devices that it differs on, which no result in a kernel is,
+    and a loop takes only one of both; the sum is a result.
+    """
+    value = ref[index]
+    return value + jnp.zeros((), value.dtype)
+
+
+def load_row(ref: Any, n_rows: int) -> Array:
+    """A vector in global memory `[n]`, repeated as the rows of a sum `[n_rows, n]`, in float32."""
+    row = plgpu.load(ref, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+    row = row.astype(jnp.float32)
+    return jax.lax.broadcast_in_dim(row, (n_rows, row.shape[0]), (1,))
+
+
+def write(value: Array, staging: Any, destination: Any) -> None:
+    """Copies a value through shared memory to global memory, except what lies outside of that."""
+    # The copy before this one may still read the staging memory.
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    staging[...] = value.astype(staging.dtype)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(staging, destination)
+
+
+def finish_writes() -> None:
+    """Waits until the staging memory of this thread is no longer read: a program ends with it."""
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
