@@ -23,6 +23,10 @@ RING_BYTES = range(8 << 10, (64 << 10) + 1)
 """Of all its buffers: enough to hide the way from the cache, and not the place of the panel."""
 COLUMNS = {1: 256, 2: 256, 4: 128}
 """By warpgroups that multiply, features whose sums each holds at once: of the registers, half."""
+LINES = (1, 2, 4, 8)
+"""Block columns that a warpgroup holds the sums of."""
+MOST_SUMS = 16
+"""Of all warpgroups: each column of one is code of its own, whose addresses take registers."""
 CLUSTERS = (1, 2, 4)
 """Programs of other rows that load weights together."""
 MOST_BLOCKS = 32
@@ -145,9 +149,9 @@ def _panels(
             continue
         pieces = pl.cdiv(n_blocks, fit)
         blocks = pl.cdiv(n_blocks, pieces)
-        for lines in (1, 2, 4, 8, 16):
-            if lines * width <= COLUMNS[n_compute] and lines * abreast <= product.n_lines:
-                yield Tiles(n_compute, abreast, cluster, pieces, blocks, lines, n)
+        most = min(COLUMNS[n_compute] // width, MOST_SUMS // n_compute, product.n_lines // abreast)
+        for lines in [lines for lines in LINES if lines <= most]:
+            yield Tiles(n_compute, abreast, cluster, pieces, blocks, lines, n)
 
 
 class Pieces(NamedTuple):
