@@ -1,31 +1,62 @@
 """Kernel gradients of blocks that are computed together, with their rows in shares."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from simulated_hopper import simulated
+from simulated_memory import SimulationError
 from test_product_program import INTERPRETED
 from test_products import EPS, normal
 
 from pallas_kernels import SparseLayer
 from pallas_kernels.layout import dense_mask
-from pallas_kernels.mosaic import gradient
+from pallas_kernels.mosaic import gradient, warpgroup
 from pallas_kernels.mosaic.gradient_tiles import GradientTiles
 
+__all__ = ["simulated"]
 
-@INTERPRETED
-@pytest.mark.parametrize(
+
+CUTS = pytest.mark.parametrize(
     ("block", "dtype", "rows", "n_together", "n_groups"),
     [
         ((16, 16), "bfloat16", 300, 4, 2),
         ((64, 32), "bfloat16", 300, 1, 4),
         ((64, 32), "float32", 150, 1, 4),
         ((16, 64), "bfloat16", 300, 2, 3),
+        ((32, 128), "bfloat16", 500, 2, 3),
     ],
     ids=str,
 )
+
+
+@INTERPRETED
+@CUTS
 def test_shares_of_rows_through_a_short_ring_add_up_to_the_whole(
     block, dtype, rows, n_together, n_groups
 ):
+    compute(block, dtype, rows, n_together, n_groups)
+
+
+@pytest.mark.usefixtures("simulated")
+@CUTS
+def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(
+    block, dtype, rows, n_together, n_groups
+):
+    with jax.disable_jit():
+        compute(block, dtype, rows, n_together, n_groups)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_simulated_hopper_notices_products_that_are_not_waited_for(monkeypatch):
+    finish = warpgroup.finish_products
+    monkeypatch.setattr(warpgroup, "finish_products", lambda n_left: finish(n_left + 1))
+    with jax.disable_jit(), pytest.raises(SimulationError):
+        compute((16, 64), "bfloat16", 700, 2, 3)
+
+
+def compute(block: tuple[int, int], dtype: str, rows: int, n_together: int, n_groups: int) -> None:
+    """DW of four kept blocks of eight, one in one column and three in the other, is right."""
     height, width = block[1], block[0]
     n_in, n_out = 4 * height, 2 * width
     kept = jnp.asarray([0, 1, 3, 5], jnp.int32)

@@ -1,0 +1,176 @@
+"""A Hopper in Python that runs what engine `mosaic` launches, as unkindly as a GPU may.
+
+JAX's interpreter lets every program of a cluster copy for itself, and multiplies at once. Here a
+copy spoils its destination when it starts and arrives at any later time, with the bytes of every
+program's part; a product reads its operands when it starts and again at the last moment that a wait
+for it allows; the warpgroups of all programs of a cluster take turns in random order. What a buffer
+that is overwritten too early, a barrier that is arrived at too often, slips by a phase or never
+opens, or a program that others still reach does, is an error here.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+from simulated_memory import Barrier, Barriers, Program, Ref, SimulationError, running
+from simulated_warpgroups import HERE, Cluster, Product, Sums, Warpgroup
+
+from pallas_kernels.mosaic import launch, warpgroup
+
+LOADED = collections.Counter[str]()
+"""Bytes that were copied to shared memory, by the name of the operand."""
+
+
+def _fetch(source: Ref, destination: Ref, barrier: Barriers, *, together: bool = False) -> None:
+    HERE.cluster.take_turns()
+    own, values = HERE.warpgroup.program, source.read()
+    programs = own.cluster if together else [own]
+    size = values.shape[0] // len(programs)
+    if size % launch.TILE_ROWS:
+        raise SimulationError(f"{size} rows of {destination.name} are not whole tiles")
+    part = slice(own.rank * size, (own.rank + 1) * size) if together else slice(None)
+    LOADED[source.name] += values[part].nbytes
+    targets = []
+    for program in programs:
+        its_own = running(program).memory[destination.name].array
+        ref = dataclasses.replace(destination, array=its_own)
+        ref.array[ref.index][part] = np.nan
+        targets.append((program, ref))
+    barrier.own.arrive(values.nbytes)
+
+    def land(program: Program, ref: Ref) -> None:
+        ref.array[ref.index][part] = values[part]
+        barriers = running(program).memory[barrier.name].barriers
+        barriers[barrier.index].complete(values[part].nbytes)
+
+    HERE.cluster.copies += [functools.partial(land, *target) for target in targets]
+
+
+def _arrive(barrier: Barriers) -> None:
+    HERE.cluster.take_turns()
+    for each in barrier.in_all():
+        each.arrive()
+
+
+def _wait(barrier: Barriers) -> None:
+    own, phases = barrier.own, HERE.warpgroup.phases
+    phase = phases.get(own, 0)
+    # The hardware knows whether a phase is even or odd, and no more.
+    HERE.cluster.take_turns(until=lambda: own.phase % 2 != phase % 2)
+    if own.phase - phase > 1:
+        raise SimulationError(f"{barrier.name} opens again before all have seen it open")
+    phases[own] = phase + 1
+
+
+def _start_product(total: Sums, a: Ref, b: Ref) -> None:
+    HERE.cluster.take_turns()
+    before = (a.read().copy(), b.read().copy())
+    HERE.warpgroup.products.append(Product(total, (a, b), before))
+
+
+def _finish_products(n_left: int) -> None:
+    products = HERE.warpgroup.products
+    HERE.cluster.take_turns()
+    while len(products) > n_left:
+        products.pop(0).end()
+
+
+def _write(value: Array, _: Ref, destination: Ref) -> None:
+    HERE.cluster.take_turns()
+    destination.write(np.asarray(value.astype(destination.dtype)))
+
+
+def _load_row(ref: Ref, n_rows: int) -> Array:
+    return jnp.broadcast_to(jnp.asarray(ref.read(), jnp.float32), (n_rows, ref.read().size))
+
+
+def _memory(program: Program, name: str, spec: Any, cluster: int) -> Any:
+    if not hasattr(spec, "num_arrivals"):
+        return Ref(np.full(spec.shape, np.nan, spec.dtype), name)
+    of_cluster = isinstance(spec, launch.plgpu.ClusterBarrier)
+    count = spec.num_arrivals * (cluster if of_cluster else 1)
+    barriers = [Barrier(count) for _ in range(math.prod(spec.num_barriers))]
+    return Barriers(program, name, barriers, of_cluster)
+
+
+def _launch(
+    _: str,
+    kernel: Callable[..., None],
+    operands: Sequence[Array],
+    *,
+    grid: tuple[int, ...],
+    out: jax.ShapeDtypeStruct,
+    scratch: dict[str, Any],
+    n_warpgroups: int,
+    interpret: bool,
+    cluster: int = 1,
+    seeds: Any,
+) -> Array:
+    """As `launch.launch`, one cluster after another."""
+    assert interpret
+    inputs = [Ref(np.array(a), f"operand {i}") for i, a in enumerate(operands)]
+    result = Ref(np.full(out.shape, np.nan, out.dtype), "result")
+    for place in itertools.product(*map(range, grid)):
+        programs: list[Program] = []
+        for rank in range(cluster):
+            axes = dict(zip("xy", place, strict=False)) | {launch.CLUSTER: rank}
+            program = Program(axes, rank, programs, {}, n_warpgroups)
+            program.memory |= {n: _memory(program, n, s, cluster) for n, s in scratch.items()}
+            programs.append(program)
+        warpgroups = [Warpgroup(p, i) for p in programs for i in range(n_warpgroups)]
+        run = Cluster(warpgroups, next(seeds))
+
+        def body() -> None:
+            kernel(*inputs, result, **HERE.warpgroup.program.memory)
+            if HERE.warpgroup.products:
+                raise SimulationError("a warpgroup ends before its products")
+
+        run.run(body)
+        if run.copies:
+            raise SimulationError("a cluster ends before its copies")
+    return jnp.asarray(result.array)
+
+
+def _axis_index(name: str) -> Array:
+    own = HERE.warpgroup
+    return jnp.int32(own.number if name == launch.WARPGROUP else own.program.axes[name])
+
+
+def _fori_loop(first: Any, last: Any, body: Callable[[Array, Any], Any], state: Any) -> Any:
+    for i in range(int(first), int(last)):
+        state = body(jnp.int32(i), state)
+    return state
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What engine `mosaic` launches runs on this Hopper, and not through JAX."""
+    replaced = {
+        "fetch": _fetch,
+        "arrive": _arrive,
+        "wait": _wait,
+        "start_product": _start_product,
+        "finish_products": _finish_products,
+        "write": _write,
+        "finish_writes": lambda: None,
+        "load_row": _load_row,
+        "read": lambda ref, at: jnp.int32(ref.array[int(at)]),
+        "turned": lambda ref: dataclasses.replace(ref, is_turned=True),
+        "with_accumulators": lambda shape, n, use: use(*(Sums(shape) for _ in range(n))),
+    }
+    for name, function in replaced.items():
+        monkeypatch.setattr(warpgroup, name, function)
+    monkeypatch.setattr(launch, "launch", functools.partial(_launch, seeds=itertools.count()))
+    LOADED.clear()
+    monkeypatch.setattr(jax.lax, "axis_index", _axis_index)
+    monkeypatch.setattr(jax.lax, "fori_loop", _fori_loop)
+    monkeypatch.setattr(launch.plgpu, "set_max_registers", lambda *_, **__: None)
