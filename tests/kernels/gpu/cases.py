@@ -73,11 +73,12 @@ def case(
     axis: Literal[-1, -2],
     configuration: Any = None,
     engine: str = "triton",
+    shape: tuple[int, int] = (N_IN, N_OUT),
 ) -> Case:
-    """One kernel for a layer 384->1536 of 8192 rows, a fifth of whose blocks is kept."""
-    its = ENGINES[engine]
-    n_blocks = N_IN * N_OUT // (block[0] * block[1])
-    layer = SparseLayer((N_IN, N_OUT), block, n_blocks // 5, axis, jnp.dtype(dtype).name)
+    """One kernel for a layer of 8192 rows, a fifth of whose blocks is kept."""
+    its, (n_in, n_out) = ENGINES[engine], shape
+    n_blocks = n_in * n_out // (block[0] * block[1])
+    layer = SparseLayer(shape, block, n_blocks // 5, axis, jnp.dtype(dtype).name)
 
     def array(*shape: int, dtype: Any = dtype) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype)
@@ -85,9 +86,9 @@ def case(
     def rows_of(features: int) -> jax.ShapeDtypeStruct:
         return array(32, 256, features) if axis == -1 else array(32, features, 256)
 
-    x, dy, w, bias = rows_of(N_IN), rows_of(N_OUT), array(N_IN, N_OUT), array(N_OUT)
+    x, dy, w, bias = rows_of(n_in), rows_of(n_out), array(*shape), array(n_out)
     kept = array(layer.n_kept, dtype=jnp.int32)
-    n_kept = 8192 * N_IN // (block[0] * block[1]) // 5
+    n_kept = 8192 * n_in // (block[0] * block[1]) // 5
     values, ids = array(n_kept, *block), array(n_kept, dtype=jnp.int32)
 
     def ending(method: Callable[..., Any], *rest: Any) -> Callable[..., Any]:
@@ -97,7 +98,7 @@ def case(
         "product": (ending(its.product, layer), (x, w, bias, kept)),
         "transposed": (ending(its.input_gradient, layer), (dy, w, kept)),
         "gradient": (ending(its.kernel_gradient, layer), (x, dy, kept)),
-        "compact": (ending(its.compact_gradient, N_IN, axis), (values, ids, dy)),
+        "compact": (ending(its.compact_gradient, n_in, axis), (values, ids, dy)),
         "pruned": (ending(its.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
         "scores": (ending(its.block_scores, block, "l2"), (w,)),
     }
@@ -210,6 +211,12 @@ MANY_OF_MOSAIC = [
     case("gradient", (128, 128), jnp.float32, -1, engine="mosaic"),
     *(case(kernel, (64, 64), BFLOAT16, -1, engine="mosaic") for kernel in THREE),
     case("gradient", (64, 32), BFLOAT16, -1, engine="mosaic"),
+    # Panels that do not fit, and those that leave the least of shared memory.
+    *(
+        case(kernel, (side, side), BFLOAT16, -1, engine="mosaic", shape=(1024, 4096))
+        for kernel in THREE
+        for side in (32, 64, 128)
+    ),
     *(
         mlp_case("gelu", (side, side), dtype, engine="mosaic")
         for side, dtype in ((32, BFLOAT16), (128, BFLOAT16), (128, jnp.float32))
