@@ -163,6 +163,11 @@ def place(n_shares: int, cluster: int = 1) -> tuple[Array, Array]:
     return (tile * cluster + jax.lax.axis_index(CLUSTER) if cluster > 1 else tile), share
 
 
+def registers(n_compute: int) -> int:
+    """What each thread of so many multiplying warpgroups may have beside one that copies."""
+    return min(255, (_REGISTERS - _MEMORY_REGISTERS) // n_compute) // 8 * 8
+
+
 def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[Any], None]) -> None:
     """Runs `memory` on the last thread, and `compute` with its number on each of the others."""
     thread = jax.lax.axis_index(WARPGROUP)
@@ -176,6 +181,5 @@ def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[An
     @pl.when(thread < n_compute)
     def _compute() -> None:
         if n_compute > 1:
-            most = min(255, (_REGISTERS - _MEMORY_REGISTERS) // n_compute)
-            plgpu.set_max_registers(most // 8 * 8, action="increase")
+            plgpu.set_max_registers(registers(n_compute), action="increase")
         compute(thread)

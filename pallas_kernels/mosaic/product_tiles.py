@@ -21,12 +21,14 @@ STAGES = (16, 8, 4, 2)
 """Buffers of the ring."""
 RING_BYTES = range(8 << 10, (64 << 10) + 1)
 """Of all its buffers: enough to hide the way from the cache, and not the place of the panel."""
-COLUMNS = {1: 256, 2: 256, 4: 128}
-"""By warpgroups that multiply, features whose sums each holds at once: of the registers, half."""
-LINES = (1, 2, 4, 8)
+WARPGROUPS = (1, 2, 4)
+"""How many multiply."""
+LINES = (1, 2, 3, 4, 5, 6, 8)
 """Block columns that a warpgroup holds the sums of."""
-MOST_SUMS = 16
-"""Of all warpgroups: each column of one is code of its own, whose addresses take registers."""
+OTHER_REGISTERS = 16
+"""Of a thread, beside its sums and addresses."""
+COLUMN_REGISTERS = 8
+"""For the addresses of each column that is summed at once, which is code of its own."""
 CLUSTERS = (1, 2, 4)
 """Programs of other rows that load weights together."""
 MOST_BLOCKS = 32
@@ -112,7 +114,7 @@ def search_space(product: Product, memory_bytes: int) -> Iterator[Tiles]:
       product: what is cut.
       memory_bytes: of shared memory.
     """
-    for n_compute, abreast, cluster in itertools.product(COLUMNS, COLUMNS, CLUSTERS):
+    for n_compute, abreast, cluster in itertools.product(WARPGROUPS, WARPGROUPS, CLUSTERS):
         if n_compute % abreast == 0 and _has_work(product, n_compute // abreast, abreast, cluster):
             yield from _panels(product, n_compute, abreast, cluster, memory_bytes)
 
@@ -149,9 +151,14 @@ def _panels(
             continue
         pieces = pl.cdiv(n_blocks, fit)
         blocks = pl.cdiv(n_blocks, pieces)
-        most = min(COLUMNS[n_compute] // width, MOST_SUMS // n_compute, product.n_lines // abreast)
+        most = min(_most_lines(n_compute, width), product.n_lines // abreast)
         for lines in [lines for lines in LINES if lines <= most]:
             yield Tiles(n_compute, abreast, cluster, pieces, blocks, lines, n)
+
+
+def _most_lines(n_compute: int, width: int) -> int:
+    """Block columns whose sums a warpgroup has the registers for, one for every two features."""
+    return (launch.registers(n_compute) - OTHER_REGISTERS) // (width // 2 + COLUMN_REGISTERS)
 
 
 class Pieces(NamedTuple):

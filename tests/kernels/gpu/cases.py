@@ -264,6 +264,26 @@ def _sample(cases: list[Case], size: int) -> list[Case]:
     return random.Random(0).sample([case for found in every for case in found], size)
 
 
+def _most_sums(cases: list[Case]) -> list[Case]:
+    """Of the products of these cases, by the number of warpgroups, the cut that holds most sums."""
+    found: dict[Any, Case] = {}
+    for a in cases:
+        name = a.kernel.removeprefix("sparsemlp_")
+        if name not in ("product", "transposed") or a.operands[0].shape[a.axis] not in (
+            N_IN,
+            N_OUT,
+        ):
+            continue
+        for own in configured(name, a.block, a.dtype, a.axis, a.engine):
+            cut = own.configuration
+            key = name, a.block, a.dtype, cut.n_compute
+            most = (cut.lines, cut.abreast, cut.cluster)
+            before = found.get(key, own).configuration
+            if most >= (before.lines, before.abreast, before.cluster):
+                found[key] = own
+    return list(found.values())
+
+
 def _in_tables() -> list[Case]:
     """The configurations that tables of measurements hold, each once for its kernel and block."""
     names = {method: name for name, method in METHODS.items()}
@@ -286,5 +306,8 @@ IN_TABLES = _in_tables()
 """Kernels with the configurations of the tables."""
 SAMPLED = [] if IN_TABLES else _sample(MANY, 24)
 """Where there is no table yet, some of all configurations that the tuner may try."""
-SAMPLED_OF_MOSAIC = _sample(MANY_OF_MOSAIC, 16)
-"""The same of engine `mosaic` on Hopper, with or without a table."""
+SAMPLED_OF_MOSAIC = list(
+    {str(a): a for a in [*_sample(MANY_OF_MOSAIC, 16), *_most_sums(MANY_OF_MOSAIC)]}.values()
+)
+"""The same of engine `mosaic` on Hopper, with or without a table, and the cuts that take the most
+registers."""
