@@ -20,6 +20,9 @@ COPY_SECONDS = 4e-7
 """From the start of a copy to its end, assumed."""
 STEP_SECONDS = 6e-8
 """Of a step that has nothing to wait for: barriers, ids, the start of a product; assumed."""
+PLACES = {1: 132, 2: 132, 4: 128}
+"""Programs that run at once, by the size of their clusters: one on each multiprocessor of an H200.
+A cluster lies in one group of 16 or 18 of these, as is assumed of all eight groups."""
 _LONGEST = {1: 0.0, 2: 0.56, 4: 1.03}
 """The largest of so many normal numbers in the mean, in standard deviations."""
 
@@ -44,10 +47,11 @@ def loaded_bytes(product: Product, tiles: Tiles) -> float:
 def seconds(product: Product, tiles: Tiles) -> float:
     """The time of a product, if blocks were kept at random: of its loads, or of its steps.
 
-    A step takes as long as its products, or as the copies that the ring cannot hide. Tensor cores
-    read both operands from shared memory, 128 bytes while they compute 4096 bfloat16 operations:
-    for narrow blocks reading takes longer. Columns abreast wait for the longest of them; whole
-    columns are sorted by their length, what lies in a piece is not.
+    Programs run in waves, the last of which may leave most of the device idle. A step takes as long
+    as its products, or as the copies that the ring cannot hide. Tensor cores read both operands from
+    shared memory, 128 bytes while they compute 4096 bfloat16 operations: for narrow blocks reading
+    takes longer. Columns abreast wait for the longest of them; whole columns are sorted by their
+    length, what lies in a piece is not.
     """
     density, is_whole = _density(product), tiles.pieces == 1
     n_blocks = product.n_blocks if is_whole else tiles.blocks
@@ -56,12 +60,14 @@ def seconds(product: Product, tiles: Tiles) -> float:
     longest = min(n_blocks, entries + _LONGEST[tiles.abreast] * spread)
     n_groups, n_shares = pl.cdiv(product.n_lines, tiles.group), tiles.n_shares(product)
     steps = pl.cdiv(n_groups, n_shares) * tiles.lines * tiles.pieces * longest
-    waves = pl.cdiv(tiles.n_tiles(product) * n_shares, PROGRAMS)
+    n_programs, places = tiles.n_tiles(product) * n_shares, PLACES[tiles.cluster]
+    waves = pl.cdiv(n_programs, places)
+    loads = waves * places / n_programs * loaded_bytes(product, tiles) / CACHE_BYTES
     flops = 2 * tiles.n_compute * ROWS * product.width * product.depth * entries / longest
     flops *= max(1, (ROWS + product.width) / (2 * product.width))
     multiplied = flops * PROGRAMS / FLOPS[jnp.dtype(product.dtype).itemsize]
     step = max(STEP_SECONDS, COPY_SECONDS / (tiles.stages - 1), multiplied)
-    return max(loaded_bytes(product, tiles) / CACHE_BYTES, waves * steps * step)
+    return max(loads, waves * steps * step)
 
 
 def by_cost(product: Product, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> list[Tiles]:

@@ -67,6 +67,12 @@ def test_no_time_is_shorter_than_loads_and_tensor_cores_allow(side):
         assert seconds(product, tiles) >= loaded_bytes(product, tiles) / 5.5e12
 
 
+def test_a_last_wave_of_few_programs_takes_as_long_as_a_whole_one():
+    tiles = Tiles(4, 4, 4, 1, 32, 1, 8)
+    full, more = (seconds(square(32, 1024, 4096, n_rows=n), tiles) for n in (8192, 8448))
+    assert more == pytest.approx(2 * full)
+
+
 def test_programs_that_load_weights_together_load_less_and_panels_as_before():
     product = square(32, 1024, 4096)
     alone, together = (loaded_bytes(product, Tiles(4, 4, n, 1, 32, 1, 8)) for n in (1, 4))
