@@ -48,10 +48,10 @@ def seconds(product: Product, tiles: Tiles) -> float:
     """The time of a product, if blocks were kept at random: of its loads, or of its steps.
 
     Programs run in waves, the last of which may leave most of the device idle. A step takes as long
-    as its products, or as the copies that the ring cannot hide. Tensor cores read both operands from
-    shared memory, 128 bytes while they compute 4096 bfloat16 operations: for narrow blocks reading
-    takes longer. Columns abreast wait for the longest of them; whole columns are sorted by their
-    length, what lies in a piece is not.
+    as its products, or as the copies that the ring cannot hide. Tensor cores read both operands
+    from shared memory, 128 bytes while they compute 4096 bfloat16 operations: for narrow blocks
+    reading takes longer. Columns abreast wait for the longest of them; whole columns are sorted by
+    their length, what lies in a piece is not.
     """
     density, is_whole = _density(product), tiles.pieces == 1
     n_blocks = product.n_blocks if is_whole else tiles.blocks
