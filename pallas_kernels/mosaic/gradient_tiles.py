@@ -21,9 +21,9 @@ PROGRAMS = (528, 264, 1056)
 """How many programs there are at least, if there are the rows; the heuristic's choice first."""
 MOST_ROWS = 256
 """Rows of the result of a program, at most: four warpgroups'."""
-FLOPS_PER_BYTE = 140
-"""As many as tensor cores do while a byte comes from the second-level cache: 780 TFLOP/s over 5.5
-TB/s (H200)."""
+FLOPS_PER_BYTE = {2: 140, 4: 70}
+"""As many as tensor cores do while a byte comes from the second-level cache, by the bytes of a
+number: 780 and 390 TFLOP/s over 5.5 TB/s (H200)."""
 
 
 class Shape(NamedTuple):
@@ -86,8 +86,9 @@ def step_cost(layer: SparseLayer, n_together: int) -> float:
     n_groups = layer.n_kept / n_together
     if n_together > 1:
         n_groups += min(n_columns, layer.n_kept) * (n_together - 1) / (2 * n_together)
-    loaded = (layer.n_kept * height + n_groups * width) * jnp.dtype(layer.dtype).itemsize
-    return max(loaded, 2 * layer.n_kept * height * width / FLOPS_PER_BYTE)
+    size = jnp.dtype(layer.dtype).itemsize
+    loaded = (layer.n_kept * height + n_groups * width) * size
+    return max(loaded, 2 * layer.n_kept * height * width / FLOPS_PER_BYTE[size])
 
 
 def gradient_tiles_of(layer: SparseLayer) -> GradientTiles:

@@ -28,9 +28,10 @@ TILE_ROWS = 8
 BARRIERS_BYTES = 1024
 """What the barriers of a kernel take of it, at most."""
 _ALIGNMENT_BYTES = 1024
-_MEMORY_REGISTERS = 40
-_REGISTERS = 512
-"""Registers of one thread if a warpgroup were alone on its multiprocessor."""
+_MEMORY_REGISTERS = 32
+"""Of a thread that copies."""
+_REGISTERS = 65536
+"""Of a multiprocessor."""
 
 
 def missing(interpret: bool = False) -> str | None:
@@ -164,8 +165,14 @@ def place(n_shares: int, cluster: int = 1) -> tuple[Array, Array]:
 
 
 def registers(n_compute: int) -> int:
-    """What each thread of so many multiplying warpgroups may have beside one that copies."""
-    return min(255, (_REGISTERS - _MEMORY_REGISTERS) // n_compute) // 8 * 8
+    """What each thread of so many multiplying warpgroups may have beside one that copies.
+
+    A program has what its threads were launched with, the same for each and a multiple of 8. A
+    warpgroup that asks for more than the others have given back waits for ever.
+    """
+    launched = _REGISTERS // ((n_compute + 1) * 128) // 8 * 8
+    left = launched * (n_compute + 1) - _MEMORY_REGISTERS
+    return min(255, left // n_compute) // 8 * 8
 
 
 def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[Any], None]) -> None:

@@ -100,9 +100,12 @@ class Copying(Program):
         def fetch_weights(index: Array, step: Array) -> Array:
             slot = self._free_slot(step)
             full = memory.ring_full.at[slot]
+            # All are read before the first copy starts, so that their ways to memory overlap.
+            blocks = [self.share.block(first + index) for _, first, _ in columns]
             for beside, (column, first, last) in enumerate(columns):
+                destination = memory.ring.at[slot, beside]
                 fetch = functools.partial(
-                    self._fetch_weights, column, first + index, memory.ring.at[slot, beside], full
+                    self._fetch_weights, column, blocks[beside], destination, full
                 )
                 is_there = first + index < last
                 pl.when(is_there)(fetch)
@@ -112,11 +115,11 @@ class Copying(Program):
 
         return jax.lax.fori_loop(0, self.share.n_steps(turn, rank, piece), fetch_weights, step)
 
-    def _fetch_weights(self, column: Array, entry: Array, destination: Any, full: Any) -> None:
+    def _fetch_weights(self, column: Array, block: Array, destination: Any, full: Any) -> None:
         """Starts the copy of a block of weights; in a cluster of this program's part, to all."""
         features = (
             pl.ds(column * self.width, self.width),
-            pl.ds(self.share.block(entry) * self.depth, self.depth),
+            pl.ds(block * self.depth, self.depth),
         )
         source = self.kernel.at[features if self.turned else features[::-1]]
         warpgroup.fetch(source, destination, full, together=self.tiles.cluster > 1)

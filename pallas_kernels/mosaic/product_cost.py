@@ -20,9 +20,11 @@ COPY_SECONDS = 4e-7
 """From the start of a copy to its end, assumed."""
 STEP_SECONDS = 6e-8
 """Of a step that has nothing to wait for: barriers, ids, the start of a product; assumed."""
-PLACES = {1: 132, 2: 132, 4: 128}
+ISSUE_SECONDS = 4e-8
+"""Of the start of one copy by the warpgroup that starts them all, assumed."""
+PLACES = {1: 132, 2: 132, 4: 124}
 """Programs that run at once, by the size of their clusters: one on each multiprocessor of an H200.
-A cluster lies in one group of 16 or 18 of these, as is assumed of all eight groups."""
+A cluster lies in one group of these, and not every group is a multiple of four; assumed."""
 _LONGEST = {1: 0.0, 2: 0.56, 4: 1.03}
 """The largest of so many normal numbers in the mean, in standard deviations."""
 
@@ -48,10 +50,10 @@ def seconds(product: Product, tiles: Tiles) -> float:
     """The time of a product, if blocks were kept at random: of its loads, or of its steps.
 
     Programs run in waves, the last of which may leave most of the device idle. A step takes as long
-    as its products, or as the copies that the ring cannot hide. Tensor cores read both operands
-    from shared memory, 128 bytes while they compute 4096 bfloat16 operations: for narrow blocks
-    reading takes longer. Columns abreast wait for the longest of them; whole columns are sorted by
-    their length, what lies in a piece is not.
+    as its products, as the start of its copies, or as those that the ring cannot hide. Tensor cores
+    read both operands from shared memory, 128 bytes while they compute 4096 bfloat16 operations:
+    for narrow blocks reading takes longer. Columns abreast wait for the longest of them; whole
+    columns are sorted by their length, what lies in a piece is not.
     """
     density, is_whole = _density(product), tiles.pieces == 1
     n_blocks = product.n_blocks if is_whole else tiles.blocks
@@ -66,7 +68,8 @@ def seconds(product: Product, tiles: Tiles) -> float:
     flops = 2 * tiles.n_compute * ROWS * product.width * product.depth * entries / longest
     flops *= max(1, (ROWS + product.width) / (2 * product.width))
     multiplied = flops * PROGRAMS / FLOPS[jnp.dtype(product.dtype).itemsize]
-    step = max(STEP_SECONDS, COPY_SECONDS / (tiles.stages - 1), multiplied)
+    issued = ISSUE_SECONDS * tiles.abreast
+    step = max(STEP_SECONDS, issued, COPY_SECONDS / (tiles.stages - 1), multiplied)
     return max(loads, waves * steps * step)
 
 

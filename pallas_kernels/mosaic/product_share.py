@@ -79,8 +79,8 @@ class Share(NamedTuple):
         return warpgroup.read(self.needed, self._group(turn) * self.tiles.pieces + piece)
 
     def block(self, entry: Array) -> Array:
-        """The block of contracted features of an entry."""
-        return warpgroup.read(self.across, entry)
+        """The block of contracted features of an entry; behind the last one that of the last."""
+        return warpgroup.read(self.across, jnp.minimum(entry, self.across.shape[0] - 1))
 
     def _group(self, turn: Array) -> Array:
         return turn * self.n_shares + self.number

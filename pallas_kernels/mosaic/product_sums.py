@@ -84,16 +84,20 @@ class Summing(Program):
             weights = warpgroup.turned(weights) if self.turned else weights
             warpgroup.start_product(total, panel_block(block), weights)
             # Products end in their order, so all but this one have: the buffer of the one before
-            # is read no more. This one's own is given back one step later.
+            # is read no more, and all warps had seen it filled. This one's own is given back one
+            # step later.
             warpgroup.finish_products(1)
             pl.when(entry > first)(lambda: free_before(step))
             return step + 1
 
         def pass_by(_: Array, step: Array) -> Array:
             # Nothing of this buffer is this column's. It is filled before it is given back, or the
-            # barrier would count this for the use before.
+            # barrier would count this for the use before; and all warps have seen it filled, or a
+            # late one would look for the use after.
             slot = jax.lax.rem(step, stages)
             warpgroup.wait(memory.ring_full.at[slot])
+            if self.tiles.cluster > 1:
+                warpgroup.meet()
             warpgroup.arrive(memory.ring_free.at[slot])
             return step + 1
 

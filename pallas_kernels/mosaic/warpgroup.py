@@ -51,6 +51,14 @@ def wait(barrier: Any) -> None:
     plgpu.barrier_wait(barrier)
 
 
+def meet() -> None:
+    """Waits until all warps of this thread are here: each leaves a barrier by itself.
+
+    At a barrier of one program every warp arrives, at one of a cluster the first for all.
+    """
+    plgpu.commit_smem()
+
+
 def start_product(total: Any, a: Any, b: Any) -> None:
     """Starts `total += a b` on tensor cores: a `[64, k]` and b `[k, n]` in shared memory.
 

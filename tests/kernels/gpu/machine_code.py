@@ -199,6 +199,7 @@ def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, An
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
     assert registers is not None
     assert spills
+    _assert_registers_suffice(text, int(registers[1]))
     return {
         "registers": int(registers[1]),
         "spills": sum(map(int, spills)),
@@ -208,6 +209,17 @@ def _report(programs: set[Path], kernel: str, architecture: str) -> dict[str, An
         "ldmatrix": text.count("ldmatrix.sync"),
         "serialised": "wgmma.mma_async instructions are serialized" in log,
     }
+
+
+def _assert_registers_suffice(program: str, launched: int) -> None:
+    """What warpgroups ask for later is there: a program has no more than it was launched with."""
+    asked = {kind: int(n) for kind, n in re.findall(r"setmaxnreg\.(inc|dec)\S* (\d+)", program)}
+    if not asked:
+        return
+    (n_threads,) = (int(n) for n in re.findall(r"\.maxntid (\d+)", program))
+    n_compute = n_threads // 128 - 1
+    needed = n_compute * asked["inc"] + asked["dec"]
+    assert needed <= launched * (n_compute + 1), (asked, launched, n_threads)
 
 
 if __name__ == "__main__":

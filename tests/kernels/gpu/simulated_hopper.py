@@ -57,6 +57,11 @@ def _fetch(source: Ref, destination: Ref, barrier: Barriers, *, together: bool =
 
 def _arrive(barrier: Barriers) -> None:
     HERE.cluster.take_turns()
+    if barrier.of_cluster:
+        # The first warp arrives for all, and others may still wait for the use before.
+        behind = {(b.buffer, b.index) for b in _apart()}
+        if (barrier.buffer, barrier.index) in behind:
+            raise SimulationError(f"{barrier.name} is arrived at while warps wait for its buffer")
     for each in barrier.in_all():
         each.arrive()
 
@@ -69,12 +74,26 @@ def _wait(barrier: Barriers) -> None:
     if own.phase - phase > 1:
         raise SimulationError(f"{barrier.name} opens again before all have seen it open")
     phases[own] = phase + 1
+    HERE.warpgroup.apart.append(barrier)
+
+
+def _meet() -> None:
+    HERE.cluster.take_turns()
+    HERE.warpgroup.apart.clear()
+
+
+def _apart() -> list[Barriers]:
+    """Barriers that some warps may not have left: those before products that have not ended too."""
+    own = HERE.warpgroup
+    return [*own.apart, *(barrier for product in own.products for barrier in product.seen)]
 
 
 def _start_product(total: Sums, a: Ref, b: Ref) -> None:
     HERE.cluster.take_turns()
     before = (a.read().copy(), b.read().copy())
-    HERE.warpgroup.products.append(Product(total, (a, b), before))
+    own = HERE.warpgroup
+    own.products.append(Product(total, (a, b), before, own.apart))
+    own.apart = []
 
 
 def _finish_products(n_left: int) -> None:
@@ -158,6 +177,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         "fetch": _fetch,
         "arrive": _arrive,
         "wait": _wait,
+        "meet": _meet,
         "start_product": _start_product,
         "finish_products": _finish_products,
         "write": _write,

@@ -59,6 +59,11 @@ class Barriers:
     def at(self) -> Any:
         return _At(lambda index: dataclasses.replace(self, index=int(index)))
 
+    @property
+    def buffer(self) -> str:
+        """What it guards, as `ring` of `ring_free`."""
+        return self.name.rpartition("_")[0]
+
     def in_all(self) -> list[Barrier]:
         """The same barrier of each program that hears of an arrival."""
         programs = self.program.cluster if self.of_cluster else [self.program]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from simulated_memory import Barrier, Program, Ref, SimulationError
+from simulated_memory import Barrier, Barriers, Program, Ref, SimulationError
 
 HERE = threading.local()
 """Of the thread that runs: its `warpgroup` and its `cluster`."""
@@ -30,11 +30,16 @@ class Sums:
 
 @dataclasses.dataclass(eq=False)
 class Product:
-    """A product on its way, with its operands as they were when it started."""
+    """A product on its way, with its operands as they were when it started.
+
+    All warps of a warpgroup take part in it: when it ends, all have left the barriers that they
+    waited for before it.
+    """
 
     total: Sums
     operands: tuple[Ref, Ref]
     before: tuple[np.ndarray, np.ndarray]
+    seen: list[Barriers]
 
     def end(self) -> None:
         for ref, before in zip(self.operands, self.before, strict=True):
@@ -52,6 +57,8 @@ class Warpgroup:
     number: int
     products: list[Product] = dataclasses.field(default_factory=list)
     phases: dict[Barrier, int] = dataclasses.field(default_factory=dict)
+    apart: list[Barriers] = dataclasses.field(default_factory=list)
+    """Barriers that some of its warps may not have left."""
     waits_for: Callable[[], bool] | None = None
 
 

@@ -68,8 +68,8 @@ def test_no_time_is_shorter_than_loads_and_tensor_cores_allow(side):
 
 
 def test_a_last_wave_of_few_programs_takes_as_long_as_a_whole_one():
-    tiles = Tiles(4, 4, 4, 1, 32, 1, 8)
-    full, more = (seconds(square(32, 1024, 4096, n_rows=n), tiles) for n in (8192, 8448))
+    tiles = Tiles(4, 4, 2, 1, 32, 1, 8)
+    full, more = (seconds(square(32, 1024, 4096, n_rows=n), tiles) for n in (132 * 64, 133 * 64))
     assert more == pytest.approx(2 * full)
 
 
