@@ -28,7 +28,7 @@ TILE_ROWS = 8
 BARRIERS_BYTES = 1024
 """What the barriers of a kernel take of it, at most."""
 _ALIGNMENT_BYTES = 1024
-_MEMORY_REGISTERS = 32
+_MEMORY_REGISTERS = 40
 """Of a thread that copies."""
 _REGISTERS = 65536
 """Of a multiprocessor."""

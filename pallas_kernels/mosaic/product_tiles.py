@@ -21,8 +21,9 @@ STAGES = (16, 8, 4, 2)
 """Buffers of the ring."""
 RING_BYTES = range(8 << 10, (64 << 10) + 1)
 """Of all its buffers: enough to hide the way from the cache, and not the place of the panel."""
-WARPGROUPS = (1, 2, 4)
-"""How many multiply."""
+MOST_LINES = {1: 8, 2: 8, 4: 3}
+"""By warpgroups that multiply, how many block columns each sums at once, at most: each is code of
+its own, with addresses that the copying warpgroup needs too."""
 LINES = (1, 2, 3, 4, 5, 6, 8)
 """Block columns that a warpgroup holds the sums of."""
 OTHER_REGISTERS = 16
@@ -114,7 +115,7 @@ def search_space(product: Product, memory_bytes: int) -> Iterator[Tiles]:
       product: what is cut.
       memory_bytes: of shared memory.
     """
-    for n_compute, abreast, cluster in itertools.product(WARPGROUPS, WARPGROUPS, CLUSTERS):
+    for n_compute, abreast, cluster in itertools.product(MOST_LINES, MOST_LINES, CLUSTERS):
         if n_compute % abreast == 0 and _has_work(product, n_compute // abreast, abreast, cluster):
             yield from _panels(product, n_compute, abreast, cluster, memory_bytes)
 
@@ -158,7 +159,8 @@ def _panels(
 
 def _most_lines(n_compute: int, width: int) -> int:
     """Block columns whose sums a warpgroup has the registers for, one for every two features."""
-    return (launch.registers(n_compute) - OTHER_REGISTERS) // (width // 2 + COLUMN_REGISTERS)
+    most = (launch.registers(n_compute) - OTHER_REGISTERS) // (width // 2 + COLUMN_REGISTERS)
+    return min(most, MOST_LINES[n_compute])
 
 
 class Pieces(NamedTuple):
