@@ -11,7 +11,8 @@ from watch import DeviceLostError
 
 from pallas_kernels import Mosaic, Reference, Triton
 from pallas_kernels.mosaic.gradient_tiles import gradient_tiles_of
-from pallas_kernels.mosaic.product_tiles import Tiles, product_of, tiles_of
+from pallas_kernels.mosaic.product_cost import tiles_of
+from pallas_kernels.mosaic.product_tiles import Tiles, product_of
 from sparsemlp.runs.history import History
 
 POINT = Point((64, 64), (32, 32), 0.5, 24, "float32")
@@ -114,7 +115,7 @@ def test_engines_are_compared_on_rows_that_do_not_fill_a_tile():
 
 
 def _way(tiles: Tiles) -> tuple[object, ...]:
-    return tiles.n_compute, tiles.pieces > 1, tiles.lines
+    return tiles.n_compute, tiles.abreast, tiles.cluster, tiles.pieces > 1
 
 
 def test_kernels_are_cut_in_every_way_that_is_timed():
