@@ -1,0 +1,84 @@
+"""GPU kernels cut as a table may have it, or as the tuner may try."""
+
+import dataclasses
+import random
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from cases import ENGINES, MANY, MANY_OF_MOSAIC, METHODS, N_IN, N_OUT, TRITON, Case, case
+
+from pallas_kernels import tuning
+from pallas_kernels.tuning import Problem
+
+
+def configured(
+    kernel: str,
+    block: tuple[int, int],
+    dtype: Any,
+    axis: Literal[-1, -2],
+    engine: str = "triton",
+) -> list[Case]:
+    """One kernel once for each configuration that a table may hold, the heuristic's apart."""
+    its, name = ENGINES[engine], jnp.dtype(dtype).name
+    kind = (its.name, its.version, METHODS[kernel], name, block, (N_IN, N_OUT), axis)
+    space = its.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
+    return [case(kernel, block, dtype, axis, configuration, engine) for configuration in space]
+
+
+def _sample(cases: list[Case], size: int) -> list[Case]:
+    """Some of all configurations of the kernels of these cases, the same in every run."""
+    every = [
+        configured(name, a.block, a.dtype, a.axis, a.engine)
+        for a in cases
+        if (name := a.kernel.removeprefix("sparsemlp_")) in METHODS
+    ]
+    return random.Random(0).sample([case for found in every for case in found], size)
+
+
+def _most_sums(cases: list[Case]) -> list[Case]:
+    """Of the products of these cases, by the number of warpgroups, the cut that holds most sums."""
+    found: dict[Any, Case] = {}
+    for a in cases:
+        name = a.kernel.removeprefix("sparsemlp_")
+        if name not in ("product", "transposed") or a.operands[0].shape[a.axis] not in (
+            N_IN,
+            N_OUT,
+        ):
+            continue
+        for own in configured(name, a.block, a.dtype, a.axis, a.engine):
+            cut = own.configuration
+            key = name, a.block, a.dtype, cut.n_compute
+            most = (cut.lines, cut.abreast, cut.cluster)
+            before = found.get(key, own).configuration
+            if most >= (before.lines, before.abreast, before.cluster):
+                found[key] = own
+    return list(found.values())
+
+
+def _in_tables() -> list[Case]:
+    """The configurations that tables of measurements hold, each once for its kernel and block."""
+    names = {method: name for name, method in METHODS.items()}
+    found: dict[str, Case] = {}
+    for path in sorted(tuning.TABLES.glob("*.json")):
+        for entry in tuning.read_table(path):
+            problem = entry.problem
+            if (problem.engine, problem.version) != (TRITON.name, TRITON.version):
+                continue
+            for configuration in TRITON.configurations(problem):
+                if dataclasses.asdict(configuration) == dict(entry.configuration):
+                    axis = -1 if problem.axis == -1 else -2
+                    dtype = jnp.dtype(problem.dtype)
+                    own = case(names[problem.kernel], problem.block, dtype, axis, configuration)
+                    found[str(own)] = own
+    return list(found.values())
+
+
+IN_TABLES = _in_tables()
+"""Kernels with the configurations of the tables."""
+SAMPLED = [] if IN_TABLES else _sample(MANY, 24)
+"""Where there is no table yet, some of all configurations that the tuner may try."""
+SAMPLED_OF_MOSAIC = list(
+    {str(a): a for a in [*_sample(MANY_OF_MOSAIC, 16), *_most_sums(MANY_OF_MOSAIC)]}.values()
+)
+"""The same of engine `mosaic` on Hopper, with or without a table, and the cuts that take the most
+registers."""
