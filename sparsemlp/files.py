@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,6 +13,8 @@ from sparsemlp.errors import InputError, SaveError
 
 Record = dict[str, Any]
 """A JSON object: strings, numbers, booleans, None, and lists and records of them."""
+UNFINISHED = ".saving"
+"""What the name of a file ends in that is not whole yet; one whose writer was killed stays."""
 
 
 def make_folder(path: Path, told: str | None = None) -> None:
@@ -33,6 +36,8 @@ def make_folder(path: Path, told: str | None = None) -> None:
 def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Writes a file so that a reader finds the old one or the new one, never a part.
 
+    Of several writers at once the last one's file stays.
+
     Args:
       path: the file; its folder must exist.
       write: writes the content to the open file that it is given.
@@ -40,7 +45,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     Raises:
       SaveError: the disk is full or refuses the write; the old file is as it was.
     """
-    partial = path.with_name(f".{path.name}.saving")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{UNFINISHED}")
     try:
         with partial.open("wb") as file:
             write(file)
@@ -65,6 +70,15 @@ def write_json(path: Path, value: Record) -> None:
     """
     data = encode(value, indent=2) + b"\n"
     write_whole(path, lambda file: file.write(data))
+
+
+def read_record(path: Path) -> Record | None:
+    """A JSON object from a file; None if it is lost or damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text())
+        if isinstance(value, dict):
+            return value
+    return None
 
 
 def encode(value: Record, indent: int | None = None) -> bytes:

@@ -17,3 +17,10 @@ def at_home(path: Path) -> Path:
         raise InputError(
             f"{path}: {path.parts[0]} is nobody's home folder here; write the whole path"
         ) from error
+
+
+def default_data_dir() -> Path:
+    """Where TensorFlow Datasets keeps data sets unless it is told otherwise."""
+    from tensorflow_datasets.core import constants
+
+    return Path(constants.DATA_DIR).expanduser()

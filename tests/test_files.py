@@ -30,6 +30,21 @@ def test_a_reader_meanwhile_finds_the_old_file(tmp_path):
     assert path.read_bytes() == b"new, half"
 
 
+def test_of_two_writers_at_once_each_writes_a_whole_file(tmp_path):
+    path = tmp_path / "file"
+
+    def write(file):
+        file.write(b"outer, half")
+        file.flush()
+        write_whole(path, lambda other: other.write(b"inner"))
+        assert path.read_bytes() == b"inner"
+        file.write(b", and the rest")
+
+    write_whole(path, write)
+    assert path.read_bytes() == b"outer, half, and the rest"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_full_disk_leaves_all_as_it_was_and_says_so(tmp_path, exists):
     path = tmp_path / "file"

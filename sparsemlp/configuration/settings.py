@@ -40,7 +40,7 @@ _RULES: dict[str, Any] = {
 }
 """Defaults of the options that say the rules."""
 
-_REPLACED = (*_RULES, "mask_layers", "depth")
+REPLACED = (*_RULES, "mask_layers", "depth")
 """The options that a model string replaces."""
 
 
@@ -112,7 +112,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     changes |= {
         name: _default(getattr(config, name), value)
         for name, value in chosen.architecture.items()
-        if config.config is None or name not in _REPLACED
+        if config.config is None or name not in REPLACED
     }
     if config.config is None:
         changes |= _rule_options(config)
@@ -176,7 +176,7 @@ def depth_and_plan(config: Config) -> tuple[int | None, Plan]:
     backward = check_backward(config.backward)
     check_score(config.score)
     if config.config is not None:
-        for name in _REPLACED:
+        for name in REPLACED:
             if getattr(config, name) is not None:
                 raise InputError(
                     f"--config and {flag(name)} exclude each other: the model string says it all"

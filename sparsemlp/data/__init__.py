@@ -3,9 +3,10 @@
 from sparsemlp.data.dataset import ImageDataset, hold_out
 from sparsemlp.data.imagenet.image_set import names_folder
 from sparsemlp.data.load import load_dataset
-from sparsemlp.data.named import DataSets, LabelledImages, is_streamed, load_images
+from sparsemlp.data.named import OUTLINES, DataSets, LabelledImages, is_streamed, load_images
 
 __all__ = [
+    "OUTLINES",
     "DataSets",
     "ImageDataset",
     "LabelledImages",

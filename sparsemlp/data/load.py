@@ -11,7 +11,7 @@ from sparsemlp.data.download import RemoteFile, has_content, why_unreachable
 from sparsemlp.data.npz import load_npz
 from sparsemlp.data.prepare import OFFICIAL_ARCHIVE, archive_path, prepare_cifar10
 from sparsemlp.errors import InputError
-from sparsemlp.paths import at_home
+from sparsemlp.paths import at_home, default_data_dir
 
 NETWORK_TIMEOUT_S = 5.0
 
@@ -57,7 +57,7 @@ def load_dataset(
             f"unknown dataset {name!r}: choose auto, cifar10, digits, or the path of an .npz file"
         )
 
-    folder = data_dir or _default_folder()
+    folder = data_dir or default_data_dir()
     try:
         prepared = is_prepared(folder)
     except OSError as error:
@@ -97,12 +97,6 @@ def _checked_folder(data_dir: Path) -> Path:
             "or pass another --data-dir"
         )
     return folder
-
-
-def _default_folder() -> Path:
-    from tensorflow_datasets.core import constants
-
-    return Path(constants.DATA_DIR).expanduser()
 
 
 def _why_not_preparable(folder: Path, archive: RemoteFile, timeout_s: float) -> str | None:

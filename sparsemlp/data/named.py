@@ -1,6 +1,7 @@
 """Any data set by name: small ones in memory, large ones on the disk."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from sparsemlp.data.dataset import ImageDataset
 from sparsemlp.data.imagenet.image_set import IMAGE_SIZE, ImageSet, open_image_set
@@ -8,7 +9,31 @@ from sparsemlp.data.load import load_dataset
 from sparsemlp.errors import InputError, SaveError
 from sparsemlp.paths import at_home
 
-_IN_MEMORY = ("auto", "cifar10", "digits")
+
+class Outline(NamedTuple):
+    """What is known of a small data set before it is loaded; its images are square.
+
+    Attributes:
+      n_train: training images, before any are held out.
+      n_test: test images.
+      side: of an image, in pixels.
+      channels: of an image.
+      n_classes: how many classes.
+    """
+
+    n_train: int
+    n_test: int
+    side: int
+    channels: int
+    n_classes: int
+
+
+OUTLINES = {
+    "cifar10": Outline(50_000, 10_000, 32, 3, 10),
+    "digits": Outline(1_437, 360, 32, 3, 10),
+}
+"""The small data sets that have names."""
+_IN_MEMORY = ("auto", *OUTLINES)
 
 
 LabelledImages = ImageDataset | ImageSet

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from sparsemlp.configuration.config import CHANGEABLE
-from sparsemlp.configuration.mask_options import NEED_A_MASK
-from sparsemlp.configuration.settings import depth_and_plan
+from sparsemlp.configuration.mask_options import NEED_A_MASK, OF_A_MASK
+from sparsemlp.configuration.settings import REPLACED, depth_and_plan
 from sparsemlp.studies.labels import Labels
 from sparsemlp.studies.seeds import Seeds, by_seed
 from sparsemlp.studies.study import Study
@@ -13,9 +13,8 @@ from sparsemlp.studies.study_run import StudyRun
 
 _OWN = frozenset(
     {
-        *("block", "ratio", "backward", "config", "depth", "mask_layers", "mask_start_epoch"),
-        *("activation", "gradient", "gradient_method", "score", "ramp_epochs", "seed"),
-        *("engine", "image_size", *NEED_A_MASK, *CHANGEABLE),
+        *("config", "ramp_epochs", "seed", "engine"),
+        *(*REPLACED, *OF_A_MASK, *NEED_A_MASK, *CHANGEABLE),
     }
 )
 """What a dense run need not have in common with a masked one that it is the measure of."""

@@ -6,11 +6,12 @@ from typing import Any, Literal, get_args
 
 import jax
 
-from sparsemlp.configuration.mask_options import in_words
+from sparsemlp.configuration.mask_options import NEED_A_MASK
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan
 from sparsemlp.data import is_streamed
 from sparsemlp.errors import require_known
+from sparsemlp.options import flag
 from sparsemlp.plan import as_tuple
 from sparsemlp.rules import BlockMasking
 from sparsemlp.selection import GRADIENT_SCORE
@@ -61,7 +62,11 @@ def reason_against(settings: Settings) -> str | None:
             "blocks are kept when it is compiled, and there that is data; choose "
             "--engine=reference or auto, or --population=off"
         )
-    moving = [word for word in in_words(settings) if not word.endswith(" score")]
+    moving = [
+        f"{flag(name)}={getattr(settings, name)}"
+        for name, default in NEED_A_MASK.items()
+        if getattr(settings, name) != default
+    ]
     if moving or settings.score == GRADIENT_SCORE or settings.hold_out:
         words = ", ".join(moving) or "a memory of gradients or held-out images"
         return (

@@ -5,6 +5,7 @@ is escaped by the template engine, and a policy in the page forbids whatever is 
 """
 
 import base64
+import collections
 import hashlib
 from collections.abc import Iterable
 from importlib import resources
@@ -206,9 +207,7 @@ def _completeness(study: Study) -> str:
     if study.grid_name is None:
         known = "There is no grid here, so no run is known to be missing."
     else:
-        counts = {run.status: 0 for run in study.runs}
-        for run in study.runs:
-            counts[run.status] += 1
+        counts = collections.Counter(run.status for run in study.runs)
         listed = ", ".join(f"{number} {status}" for status, number in counts.items())
         known = f"Of the grid's {len(study.runs) - len(study.unplanned)} runs: {listed}."
         if study.unplanned:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sparsemlp.errors import InputError, SaveError
-from sparsemlp.files import Record, write_json
+from sparsemlp.files import UNFINISHED, Record, read_record, write_json
 from sparsemlp.runs.lock import exclusive
 
-_LEFTOVERS = (".lock", ".config.json.saving", "failure.json", ".failure.json.saving")
-"""What a run that was killed or failed before its first file may leave."""
+_LEFTOVERS = (".lock", "failure.json")
+"""What a run that was killed or failed before its first file may leave, beside unfinished ones."""
 
 
 class RunFolder:
@@ -43,7 +43,10 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            occupied = any(path.name not in _LEFTOVERS for path in self.path.iterdir())
+            occupied = any(
+                path.name not in _LEFTOVERS and path.suffix != UNFINISHED
+                for path in self.path.iterdir()
+            )
         except OSError as error:
             raise InputError(
                 f"the run folder {self.path} cannot be made: {error.strerror}; choose another "
@@ -65,7 +68,7 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         """Whether there is a summary, and it can be read."""
-        return _read_object(self.summary) is not None
+        return read_record(self.summary) is not None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -101,7 +104,7 @@ class RunFolder:
 
     def read_environment(self) -> Record:
         """What `environment.json` says, empty if it is lost or damaged."""
-        return _read_object(self.environment) or {}
+        return read_record(self.environment) or {}
 
     def write_failure(self, error: BaseException) -> None:
         """Records that the run failed: the error in one line, its kind, and the time.
@@ -126,15 +129,6 @@ class RunFolder:
             return f"{record['kind']}: {record['error']}"
         except (OSError, ValueError, TypeError, KeyError):
             return f"{self.failure} cannot be read"
-
-
-def _read_object(path: Path) -> Record | None:
-    """A JSON object; None if it is lost or damaged."""
-    with contextlib.suppress(OSError, ValueError):
-        value = json.loads(path.read_text())
-        if isinstance(value, dict):
-            return value
-    return None
 
 
 def _now() -> str:

@@ -5,7 +5,8 @@ import math
 from collections.abc import Iterable, Iterator
 
 from sparsemlp.configuration.config import CHANGEABLE, Config
-from sparsemlp.configuration.settings import Settings, depth_and_plan, resolve
+from sparsemlp.configuration.mask_options import OF_A_MASK
+from sparsemlp.configuration.settings import REPLACED, Settings, depth_and_plan, resolve
 from sparsemlp.cost_models.costs import KINDS
 from sparsemlp.plan import all_rules, layer_rules
 from sparsemlp.rules import BlockMasking
@@ -22,13 +23,10 @@ _FREE = frozenset(
     }
 )
 """Options that are compared otherwise, change rounding at most, or that the thesis leaves open."""
-_OF_A_MASK = frozenset({"mask_layers", "mask_start_epoch"})
 _BY_EPOCHS = frozenset({"mask_start_epoch", "warmup_epochs"})
 """Options whose defaults follow from the number of epochs."""
 _OF_COSTS = ("model", "patch_size", "dim", "depth", "expansion", "epochs", "batch_size", "hold_out")
 """Options that the published costs depend on, beside the mask."""
-_IN_MODEL_STRING = frozenset({"depth", "mask_layers", "activation", "gradient"})
-"""Options that a model string says in its own way."""
 _OF_MASKED_COSTS = ("mask_layers", "budget", "ratio_schedule")
 _DATA_SETS = {"cifar10": "CIFAR-10", "imagenet2012": "ImageNet"}
 
@@ -134,7 +132,7 @@ def why_not_comparable(published: Published, run: StudyRun) -> str:
     )
     names = _OF_COSTS
     if published.quantity == "test_top1":
-        free = _FREE | _OF_A_MASK if published.block is None else _FREE
+        free = _FREE | OF_A_MASK if published.block is None else _FREE
         names = tuple(f.name for f in dataclasses.fields(Settings) if f.name not in free)
     elif published.block is not None:
         names = (*_OF_COSTS, *_OF_MASKED_COSTS)
@@ -168,7 +166,7 @@ def _differences(
     shorter = settings.epochs != thesis.epochs
     for name in sorted(names, key=lambda name: name != "epochs"):
         ours, theirs = getattr(settings, name), getattr(thesis, name)
-        if settings.config is not None and name in _IN_MODEL_STRING:
+        if settings.config is not None and name in REPLACED:
             continue
         if ours != theirs and not (shorter and name in _BY_EPOCHS):
             yield f"{name} is {ours}, the thesis' is {theirs}"

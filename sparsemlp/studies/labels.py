@@ -14,21 +14,14 @@ from sparsemlp.studies.study_run import StudyRun
 
 _RULE = frozenset({"block", "ratio", "backward", "config"})
 """Options that figures have axes and colours for."""
-_TOLD = frozenset(
-    {
-        *("mask_layers", "activation", "gradient", "gradient_method", "score", "score_decay"),
-        *("hysteresis", "budget", "ratio_schedule", "freeze_epoch", "dropped_decay", "moments"),
-    }
-)
+_OTHER_RULES = frozenset({"activation", "gradient", "gradient_method"})
+"""Options that say what a model string says in its own way, beside masks."""
+_TOLD = frozenset({"mask_layers", "score", *NEED_A_MASK}) | _OTHER_RULES
 """Options that the label of a run tells already."""
 _OF_SOME = frozenset({"depth", "mask_layers", "ramp_epochs", "gradient_method"})
 """Options that are None where there is nothing they could apply to, which other options say."""
 _BY_OTHERS = ("warmup_lr", "warmup_epochs", "mask_start_epoch")
 """Options whose defaults follow from others, and then need not be said beside them."""
-
-
-_OTHER_RULES = frozenset({"activation", "gradient", "gradient_method"})
-"""Options that say what a model string says in its own way, beside masks."""
 
 
 class _Skeleton(NamedTuple):

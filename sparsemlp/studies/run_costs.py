@@ -20,14 +20,12 @@ from sparsemlp.configuration.mask_options import mask_schedule
 from sparsemlp.configuration.settings import Settings, depth_and_plan
 from sparsemlp.cost_models import costs
 from sparsemlp.cost_models.costs import KINDS, Masking, Shapes
+from sparsemlp.data import OUTLINES
 from sparsemlp.errors import InputError
 from sparsemlp.plan import Plan, masked_kernels, masking_for
 from sparsemlp.rules import check_backward
 from sparsemlp.schedule import Phase, backward_at, plan_at
 from sparsemlp.studies.study_run import StudyRun
-
-_IMAGES = {"cifar10": (32, 3, 10), "digits": (32, 3, 10)}
-"""Side, channels and classes of the data sets whose names say them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +49,14 @@ class RunCosts:
 
 def shapes_of(settings: Settings) -> Shapes | None:
     """The sizes of the model, None where the cost models do not know it: only ResMLP."""
-    if settings.model != "resmlp" or settings.dataset not in _IMAGES:
+    images = OUTLINES.get(settings.dataset)
+    if settings.model != "resmlp" or images is None:
         return None
-    size, channels, n_classes = _IMAGES[settings.dataset]
     depth, _ = depth_and_plan(settings)
     patch, dim, expansion = settings.patch_size, settings.dim, settings.expansion
     if depth is None or patch is None or dim is None or expansion is None:
         return None
-    return Shapes(size, patch, channels, dim, depth, expansion, n_classes)
+    return Shapes(images.side, patch, images.channels, dim, depth, expansion, images.n_classes)
 
 
 def is_constant(settings: Settings) -> bool:
@@ -177,9 +175,6 @@ def _thesis_flops(shapes: Shapes, masking: Masking, run: costs.Run) -> float:
 
 def dropped_share(shapes: Shapes, kinds: Sequence[str], block: Block, ratio: float) -> float:
     """The share of the weights of the masked layer kinds that a block and a ratio drop."""
-    one_step = costs.Run(1, 1, 1)
-    empty = costs.loaded_elements(shapes, {}, one_step)
-    kept = costs.loaded_elements(shapes, dict.fromkeys(kinds, (block, ratio)), one_step)
-    sizes = (shapes.kernel(kind) for kind in kinds)
-    maskable = shapes.depth * sum(rows * cols for rows, cols in sizes)
-    return (empty - kept) / maskable
+    masking = dict.fromkeys(kinds, (block, ratio))
+    kept = sum(costs.kept_weights(shapes, kind, masking) for kind in kinds)
+    return 1 - kept / sum(math.prod(shapes.kernel(kind)) for kind in kinds)

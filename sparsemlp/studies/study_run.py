@@ -1,9 +1,7 @@
 """One run of a study: what was trained, how far it came, and what came out."""
 
-import contextlib
 import dataclasses
 import functools
-import json
 import math
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +11,8 @@ import numpy as np
 from sparsemlp.blocks import format_block
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan, describe_masking
-from sparsemlp.files import Record
+from sparsemlp.data import OUTLINES
+from sparsemlp.files import Record, read_record
 from sparsemlp.plan import Plan, all_rules, as_tuple
 from sparsemlp.rules import BlockMasking
 from sparsemlp.runs.run_folder import RunFolder
@@ -143,7 +142,8 @@ class StudyRun:
     def n_together(self) -> int:
         """How many runs were trained in one program, this one among them."""
         found = self.environment.get("population")
-        return found if isinstance(found, int) else 1
+        members = found.get("members") if isinstance(found, dict) else None
+        return members if isinstance(members, int) else 1
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -158,10 +158,9 @@ class StudyRun:
     @property
     def images_per_epoch(self) -> int | None:
         """Training images, without those held out; None for a data set of unknown size."""
-        known = {"cifar10": 50_000, "digits": 1_437}
-        if self.settings is None or self.settings.dataset not in known:
+        if self.settings is None or self.settings.dataset not in OUTLINES:
             return None
-        n_images = known[self.settings.dataset]
+        n_images = OUTLINES[self.settings.dataset].n_train
         return n_images - round(n_images * self.settings.hold_out)
 
     @property
@@ -190,10 +189,4 @@ def as_float(value: Any) -> float:
 
 def read_object(path: Path) -> Record | None:
     """A JSON object; empty if the file is damaged, None if there is none."""
-    if not path.is_file():
-        return None
-    with contextlib.suppress(OSError, ValueError):
-        value = json.loads(path.read_text())
-        if isinstance(value, dict):
-            return value
-    return {}
+    return (read_record(path) or {}) if path.is_file() else None

@@ -13,9 +13,15 @@ from sparsemlp.configuration.config import CHANGEABLE, Config
 from sparsemlp.configuration.mask_options import NEED_A_MASK, mask_schedule
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.recipes import recipe
-from sparsemlp.configuration.settings import Settings, check_lowest_rate, depth_and_plan, resolve
+from sparsemlp.configuration.settings import (
+    REPLACED,
+    Settings,
+    check_lowest_rate,
+    depth_and_plan,
+    resolve,
+)
 from sparsemlp.configuration.stream_options import check_left_to_pipeline
-from sparsemlp.data import ImageDataset, LabelledImages, is_streamed, load_images
+from sparsemlp.data import OUTLINES, ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.data.dataset import evenly_spaced
 from sparsemlp.errors import InputError
 from sparsemlp.plan import all_rules, as_tuple, check_plan
@@ -23,18 +29,7 @@ from sparsemlp.rules import BlockMasking
 from sparsemlp.schedule import LEVELS
 from sparsemlp.train.train_state import initial_state
 
-_RULE_OPTIONS = (
-    "block",
-    "ratio",
-    "mask_layers",
-    "config",
-    "depth",
-    "backward",
-    "score",
-    "activation",
-    "gradient",
-    "gradient_method",
-)
+_RULE_OPTIONS = (*REPLACED, "config", "backward", "score")
 """The options that a plan stands for."""
 
 
@@ -155,7 +150,8 @@ def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> Lab
     """The data set if it is a file or a folder, else one of its shape that takes no memory."""
     if dataset.endswith(".npz") or is_streamed(dataset):
         return load_images(dataset, data_dir, image_size=image_size)
-    n_train, n_test = (1437, 360) if dataset == "digits" else (50_000, 10_000)
+    images = OUTLINES["cifar10" if dataset == "auto" else dataset]
+    size = images.side, images.side, images.channels
 
     def zeros(*shape: int) -> Any:
         return np.broadcast_to(np.uint8(0), shape)
@@ -163,13 +159,13 @@ def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> Lab
     return ImageDataset(
         name=dataset,
         source=dataset,
-        train_images=zeros(n_train, 32, 32, 3),
-        train_labels=np.zeros(n_train, np.int32),
-        test_images=zeros(n_test, 32, 32, 3),
-        test_labels=np.zeros(n_test, np.int32),
-        n_classes=10,
-        mean=(0.0,) * 3,
-        std=(1.0,) * 3,
+        train_images=zeros(images.n_train, *size),
+        train_labels=np.zeros(images.n_train, np.int32),
+        test_images=zeros(images.n_test, *size),
+        test_labels=np.zeros(images.n_test, np.int32),
+        n_classes=images.n_classes,
+        mean=(0.0,) * images.channels,
+        std=(1.0,) * images.channels,
     )
 
 

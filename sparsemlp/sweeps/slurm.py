@@ -4,8 +4,6 @@ The launcher ends once the jobs are submitted. Each trains its runs in their fol
 of their own, so that the same command may submit what is missing at any time.
 """
 
-import contextlib
-import json
 import re
 import shlex
 import subprocess
@@ -17,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from sparsemlp.errors import InputError
-from sparsemlp.files import write_json
+from sparsemlp.files import read_record, write_json
 from sparsemlp.populations.grouping import chooses_population
 from sparsemlp.runs.progress import TalkativeConsole, say
 from sparsemlp.sweeps.grid import Grid
@@ -197,11 +195,7 @@ def _queue() -> set[str]:
 
 def _submitted(folder: SweepFolder) -> dict[str, list[str]]:
     """The runs of every job that was submitted, by its id; none if that record is lost."""
-    with contextlib.suppress(OSError, ValueError):
-        record = json.loads((folder.slurm / "submitted.json").read_text())
-        if isinstance(record, dict):
-            return record
-    return {}
+    return read_record(folder.slurm / "submitted.json") or {}
 
 
 def _check_path(path: Path) -> None:

@@ -15,14 +15,14 @@ from typing import Any, Literal
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import from_json, to_json
 from sparsemlp.errors import InputError
-from sparsemlp.files import write_json
+from sparsemlp.files import UNFINISHED, write_json
 from sparsemlp.runs.lock import exclusive
 from sparsemlp.runs.run_folder import RunFolder
 
 VERSION = 1
 """Of `sweep.json`; another one is refused."""
 
-_OWN = ("sweep.json", ".sweep.json.saving", "runs", "slurm", ".lock")
+_OWN = ("sweep.json", "runs", "slurm", ".lock")
 
 State = Literal["finished", "failed", "begun", "new"]
 
@@ -83,7 +83,11 @@ class SweepFolder:
           InputError: something else is in it, or it is no folder.
         """
         try:
-            others = sorted(p.name for p in self.path.iterdir() if p.name not in _OWN)
+            others = sorted(
+                path.name
+                for path in self.path.iterdir()
+                if path.name not in _OWN and path.suffix != UNFINISHED
+            )
         except FileNotFoundError:
             return
         except OSError as error:

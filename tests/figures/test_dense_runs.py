@@ -38,6 +38,20 @@ def test_a_dense_run_of_another_depth_or_training_is_no_measure(tmp_path):
     assert [run.name for run in found.runs] == ["c"]
 
 
+def test_a_dense_run_on_images_of_another_size_is_no_measure(tmp_path):
+    for name, changes in (
+        ("a", {"image_size": 112}),
+        ("b", {"image_size": 224}),
+        ("masked", {"image_size": 224, "block": "2x2", "ratio": 0.5}),
+    ):
+        own = {"model": "resmlp_imagenet", "dataset": "imagenet2012", "epochs": 1} | changes
+        synthetic.write_run(tmp_path / name, synthetic.settings(**own))
+    study = read_study(tmp_path)
+    found = dense_runs(study, [study.runs[-1]])
+    assert found is not None
+    assert [run.name for run in found.runs] == ["b"]
+
+
 def test_dense_runs_of_several_settings_say_which_one_they_measure(small, tmp_path):
     for mixing in (0.0, 1.0):
         own = {"epochs": 1, "mix_probability": mixing}

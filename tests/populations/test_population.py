@@ -26,6 +26,7 @@ from sparsemlp.runs.progress import Reporter, TalkativeConsole
 from sparsemlp.runs.run import Run
 from sparsemlp.runs.run_folder import RunFolder
 from sparsemlp.schedule import MASKED
+from sparsemlp.studies.run_reader import read_run
 from sparsemlp.train.train_state import initial_state
 
 compilation_cache = tiny.compilation_cache
@@ -119,6 +120,7 @@ def test_each_folder_holds_what_a_single_run_leaves(together, alone):
         environment = json.loads((one / "environment.json").read_text())
         assert environment["population"] == {"members": 3, "engine": "reference"}
         assert environment["devices"] == 1
+        assert read_run(one, str(index)).n_together == 3
 
 
 def test_each_member_ends_as_its_run_alone(together, alone):

@@ -51,7 +51,7 @@ def test_every_path_lies_in_the_folder_under_a_name_of_its_own(tmp_path):
 
 
 def test_leftovers_of_a_run_that_never_began_do_not_occupy_a_folder(tmp_path):
-    (tmp_path / ".config.json.saving").touch()
+    (tmp_path / ".config.json.0f3a.saving").touch()
     with RunFolder(tmp_path).locked():
         pass
     RunFolder(tmp_path).create()

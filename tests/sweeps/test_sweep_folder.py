@@ -87,7 +87,7 @@ def test_what_could_not_be_made_a_sweep_is_told_without_making_anything(tmp_path
 def test_a_launcher_that_was_killed_early_leaves_a_folder_that_can_be_taken(folder):
     folder.create()
     with folder.locked():
-        (folder.path / ".sweep.json.saving").touch()
+        (folder.path / ".sweep.json.0f3a.saving").touch()
     folder.create()
     with (
         folder.locked(),

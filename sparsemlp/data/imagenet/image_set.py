@@ -9,7 +9,7 @@ from sparsemlp.data.imagenet.folder import check_same_classes, find_images
 from sparsemlp.data.imagenet.loading import ImageSource
 from sparsemlp.data.imagenet.records import RecordSource, prepared_builder
 from sparsemlp.errors import InputError
-from sparsemlp.paths import at_home
+from sparsemlp.paths import at_home, default_data_dir
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -90,7 +90,7 @@ def open_image_set(
             f"{name} is not a folder: give one with train/CLASS/*.JPEG and val/CLASS/*.JPEG, or "
             "the name of a data set in TFDS such as imagenet2012"
         )
-    data_dir = _default_folder() if data_dir is None else at_home(data_dir)
+    data_dir = default_data_dir() if data_dir is None else at_home(data_dir)
     return replace(_open_tfds(name, data_dir), image_size=image_size)
 
 
@@ -152,12 +152,6 @@ def _open_tfds(name: str, data_dir: Path) -> ImageSet:
         n_classes=builder.info.features["label"].num_classes,
         digest=_digest(builder.info.full_name.encode(), *map(str.encode, lengths)),
     )
-
-
-def _default_folder() -> Path:
-    from tensorflow_datasets.core import constants
-
-    return Path(constants.DATA_DIR).expanduser()
 
 
 def _digest(*parts: bytes) -> str:
