@@ -4,6 +4,7 @@ Each rule concerns one of the three operands and all of them may stand on one la
 """
 
 import dataclasses
+import numbers
 import re
 from typing import ClassVar, Literal, get_args
 
@@ -117,8 +118,11 @@ class GradientPruning:
     """The largest group: that of the paper."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.n <= self.m:
-            raise InputError(f"gradient rule {self.n}:{self.m} is not N:M with 0 < N <= M")
+        are_whole = all(isinstance(size, numbers.Integral) for size in (self.n, self.m))
+        if not are_whole or not 0 < self.n <= self.m:
+            raise InputError(
+                f"gradient rule {self.n!r}:{self.m!r} is not N:M with integers 0 < N <= M"
+            )
         if self.m > self.MOST:
             raise InputError(
                 f"gradient rule {self.n}:{self.m} groups more than {self.MOST} entries: choose "

@@ -65,9 +65,9 @@ def test_a_pooling_window_has_positive_sides():
         ActivationPooling((0, 2))
 
 
-@pytest.mark.parametrize(("n", "m"), [(0, 4), (5, 4), (-1, 4)])
-def test_n_of_m_keeps_between_one_and_m(n, m):
-    with pytest.raises(InputError, match=f"{n}:{m} is not N:M with 0 < N <= M"):
+@pytest.mark.parametrize(("n", "m"), [(0, 4), (5, 4), (-1, 4), (2.0, 4.0), ("2", 4)])
+def test_n_of_m_keeps_between_one_and_m(n, m, unchecked):
+    with pytest.raises(InputError, match=f"{n!r}:{m!r} is not N:M with integers 0 < N <= M"):
         GradientPruning(n, m)
 
 

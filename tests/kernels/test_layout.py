@@ -32,6 +32,13 @@ def test_the_grid_marks_the_kept_ids_and_no_other(ids):
         np.testing.assert_array_equal(np.flatnonzero(grid), kept)
 
 
+def test_wide_integers_change_no_grid(ids):
+    with jax.enable_x64(True):
+        for kept in ids:
+            grid = np.asarray(kept_grid(jnp.asarray(kept), GRID))
+            np.testing.assert_array_equal(np.flatnonzero(grid), kept)
+
+
 def test_the_grid_of_many_blocks_is_made_in_another_way_and_is_the_same():
     kept = np.sort(np.random.default_rng(0).choice(2000, 400, replace=False)).astype(np.int32)
     grid = np.asarray(kept_grid(jnp.asarray(kept), (40, 50)))
