@@ -21,24 +21,9 @@ class KeptByProduct(NamedTuple):
     kernel_gradient: Any
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("kept",),
-    meta_fields=("kernel_shape", "block"),
-)
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockMask:
-    """The kept blocks of a kernel `[in, out]`, a pytree.
-
-    Positions are data and the number of blocks is static, so a new mask never recompiles.
-
-    Attributes:
-      kept: int32 `[k]`, flat ids of the kept blocks, ascending, row-major over the block grid
-        `[in / cols, out / rows]`.
-      kernel_shape: `(in, out)`.
-      block: `(rows, cols)` in the literature's `[out, in]` orientation: a tile of the kernel is
-        `(cols, rows)`.
-    """
+class _Blocks:
+    """What both kinds of mask have: kept blocks, of a kernel that is cut into blocks."""
 
     kept: Any
     kernel_shape: tuple[int, int]
@@ -54,6 +39,30 @@ class BlockMask:
         """How many blocks the kernel has."""
         down, across = self.grid_shape
         return down * across
+
+    def dense(self) -> Bool[Array, "in out"]:
+        """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
+        return layout.dense_mask(self.kept, self.kernel_shape, self.block)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("kept",),
+    meta_fields=("kernel_shape", "block"),
+)
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockMask(_Blocks):
+    """The kept blocks of a kernel `[in, out]`, a pytree.
+
+    Positions are data and the number of blocks is static, so a new mask never recompiles.
+
+    Attributes:
+      kept: int32 `[k]`, flat ids of the kept blocks, ascending, row-major over the block grid
+        `[in / cols, out / rows]`.
+      kernel_shape: `(in, out)`.
+      block: `(rows, cols)` in the literature's `[out, in]` orientation: a tile of the kernel is
+        `(cols, rows)`.
+    """
 
     @property
     def n_kept(self) -> int:
@@ -84,10 +93,6 @@ class BlockMask:
         """The block grid `[in / cols, out / rows]` as booleans, True where a block is kept."""
         return layout.kept_grid(self.kept, self.grid_shape)
 
-    def dense(self) -> Bool[Array, "in out"]:
-        """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
-        return layout.dense_mask(self.kept, self.kernel_shape, self.block)
-
 
 @functools.partial(
     jax.tree_util.register_dataclass,
@@ -95,7 +100,7 @@ class BlockMask:
     meta_fields=("kernel_shape", "block"),
 )
 @dataclasses.dataclass(frozen=True, eq=False)
-class GridMask:
+class GridMask(_Blocks):
     """The kept blocks of a kernel `[in, out]` as booleans, a pytree: even their number is data.
 
     Kernels may share a budget of blocks, and masks of different ratios can be stacked and trained
@@ -116,22 +121,8 @@ class GridMask:
         the other one is.
     """
 
-    kept: Any
-    kernel_shape: tuple[int, int]
-    block: Block
     in_input_gradient: Any = None
     in_kernel_gradient: Any = None
-
-    @property
-    def grid_shape(self) -> tuple[int, int]:
-        """The shape of the block grid, `(in / cols, out / rows)`."""
-        return block_grid(self.kernel_shape, self.block)
-
-    @property
-    def n_blocks(self) -> int:
-        """How many blocks the kernel has."""
-        down, across = self.grid_shape
-        return down * across
 
     @property
     def n_kept(self) -> Int[Array, ""]:
@@ -167,10 +158,6 @@ class GridMask:
     def grid(self) -> Bool[Array, "down across"]:
         """The block grid `[in / cols, out / rows]` as booleans, True where a block is kept."""
         return self.kept
-
-    def dense(self) -> Bool[Array, "in out"]:
-        """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
-        return layout.dense_mask(self.kept, self.kernel_shape, self.block)
 
 
 Mask = BlockMask | GridMask

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, UInt8
 
 from sparsemlp.errors import InputError
-from sparsemlp.train.image_mixing import mixing_lambda, mixing_weight
+from sparsemlp.train.image_mixing import Mixing, mixing_lambda, mixing_weight
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,12 @@ class Augmentation:
     def mixes(self) -> bool:
         """Whether any batch can be mixed."""
         return self.mix_probability > 0 and (self.mixup_alpha > 0 or self.cutmix_alpha > 0)
+
+    @property
+    def mixing(self) -> Mixing:
+        """How batches are mixed."""
+        probabilities = self.mix_probability, self.switch_probability
+        return Mixing(self.mixup_alpha, self.cutmix_alpha, *probabilities)
 
 
 def normalize(
@@ -165,15 +171,8 @@ def augment(
         pixels = _cut_out(jax.random.fold_in(move_key, 2), pixels, augmentation.cutout)
     if not augmentation.mixes:
         return pixels, targets
-    weight, lam = mixing_weight(
-        mix_key,
-        (images.shape[1], images.shape[2]),
-        mixup_alpha=augmentation.mixup_alpha,
-        cutmix_alpha=augmentation.cutmix_alpha,
-        mix_probability=augmentation.mix_probability,
-        switch_probability=augmentation.switch_probability,
-        lam=lam,
-    )
+    size = images.shape[1], images.shape[2]
+    weight, lam = mixing_weight(mix_key, size, augmentation.mixing, lam)
     mixed = pixels * weight[:, :, None] + pixels[::-1] * (1 - weight[:, :, None])
     mixed = jax.lax.optimization_barrier(mixed)
     return mixed, targets * lam + targets[::-1] * (1 - lam)
@@ -187,13 +186,7 @@ def batch_lambda(key: PRNGKeyArray, augmentation: Augmentation) -> Float32[Array
       augmentation: what to do; it must mix.
     """
     _, mix_key = jax.random.split(key)
-    return mixing_lambda(
-        mix_key,
-        mixup_alpha=augmentation.mixup_alpha,
-        cutmix_alpha=augmentation.cutmix_alpha,
-        mix_probability=augmentation.mix_probability,
-        switch_probability=augmentation.switch_probability,
-    )
+    return mixing_lambda(mix_key, augmentation.mixing)
 
 
 def _crop_and_flip(

@@ -11,19 +11,33 @@ References:
   Wightman, timm, `timm.data.Mixup` in its mode "batch", whose semantics are followed here.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, PRNGKeyArray
 
 
+class Mixing(NamedTuple):
+    """How batches are mixed.
+
+    Attributes:
+      mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
+      cutmix_alpha: the same for CutMix; 0 turns CutMix off.
+      probability: of a batch to be mixed at all.
+      switch_probability: of CutMix rather than mixup, if both are on.
+    """
+
+    mixup_alpha: float
+    cutmix_alpha: float
+    probability: float
+    switch_probability: float
+
+
 def mixing_weight(
     key: PRNGKeyArray,
     size: tuple[int, int],
-    *,
-    mixup_alpha: float,
-    cutmix_alpha: float,
-    mix_probability: float,
-    switch_probability: float,
+    mixing: Mixing,
     lam: Float32[Array, ""] | None = None,
 ) -> tuple[Float32[Array, "height width"], Float32[Array, ""]]:
     """Draws one weight for a whole batch, and its mean over the pixels, for the labels.
@@ -31,39 +45,22 @@ def mixing_weight(
     Args:
       key: random key of this batch.
       size: height and width of the images in pixels.
-      mixup_alpha: lambda of mixup is drawn from Beta(alpha, alpha); 0 turns mixup off.
-      cutmix_alpha: the same for CutMix; 0 turns CutMix off.
-      mix_probability: probability that the batch is mixed at all.
-      switch_probability: probability of CutMix rather than mixup, if both are on.
+      mixing: how it is mixed.
       lam: what `mixing_lambda` draws with this key, if that was done before.
 
     Returns:
       The weight of an image's own pixels, and that of its own label.
     """
     _, switch_key, _, box_key = jax.random.split(key, 4)
-    if lam is None:
-        lam = mixing_lambda(
-            key,
-            mixup_alpha=mixup_alpha,
-            cutmix_alpha=cutmix_alpha,
-            mix_probability=mix_probability,
-            switch_probability=switch_probability,
-        )
-    use_cutmix = _uses_cutmix(switch_key, mixup_alpha, cutmix_alpha, switch_probability)
+    lam = mixing_lambda(key, mixing) if lam is None else lam
+    use_cutmix = _uses_cutmix(switch_key, mixing)
     pasted = _cutmix_box(box_key, size, lam)
     weight = jnp.where(use_cutmix, 1 - pasted.astype(jnp.float32), lam)
     corrected = 1 - jnp.sum(pasted, dtype=jnp.float32) / (size[0] * size[1])
     return weight, jnp.where(use_cutmix, corrected, lam)
 
 
-def mixing_lambda(
-    key: PRNGKeyArray,
-    *,
-    mixup_alpha: float,
-    cutmix_alpha: float,
-    mix_probability: float,
-    switch_probability: float,
-) -> Float32[Array, ""]:
+def mixing_lambda(key: PRNGKeyArray, mixing: Mixing) -> Float32[Array, ""]:
     """Draws lambda, the share of the area or of each pixel that is an image's own.
 
     Drawing it is a loop until a draw is accepted, and a GPU asks the host after each turn of such
@@ -71,27 +68,22 @@ def mixing_lambda(
 
     Args:
       key: random key of this batch.
-      mixup_alpha: as for `mixing_weight`.
-      cutmix_alpha: as for `mixing_weight`.
-      mix_probability: as for `mixing_weight`.
-      switch_probability: as for `mixing_weight`.
+      mixing: how it is mixed.
     """
     on_key, switch_key, lambda_key, _ = jax.random.split(key, 4)
-    use_cutmix = _uses_cutmix(switch_key, mixup_alpha, cutmix_alpha, switch_probability)
-    alpha = jnp.where(use_cutmix, jnp.float32(cutmix_alpha), jnp.float32(mixup_alpha))
+    use_cutmix = _uses_cutmix(switch_key, mixing)
+    alphas = jnp.float32(mixing.cutmix_alpha), jnp.float32(mixing.mixup_alpha)
     return jnp.where(
-        jax.random.bernoulli(on_key, mix_probability),
-        _symmetric_beta(lambda_key, alpha),
+        jax.random.bernoulli(on_key, mixing.probability),
+        _symmetric_beta(lambda_key, jnp.where(use_cutmix, *alphas)),
         jnp.float32(1),
     )
 
 
-def _uses_cutmix(
-    key: PRNGKeyArray, mixup_alpha: float, cutmix_alpha: float, probability: float
-) -> Bool[Array, ""]:
-    if mixup_alpha > 0 and cutmix_alpha > 0:
-        return jax.random.bernoulli(key, probability)
-    return jnp.bool_(cutmix_alpha > 0)
+def _uses_cutmix(key: PRNGKeyArray, mixing: Mixing) -> Bool[Array, ""]:
+    if mixing.mixup_alpha > 0 and mixing.cutmix_alpha > 0:
+        return jax.random.bernoulli(key, mixing.switch_probability)
+    return jnp.bool_(mixing.cutmix_alpha > 0)
 
 
 def _symmetric_beta(key: PRNGKeyArray, alpha: Float32[Array, ""]) -> Float32[Array, ""]:

@@ -183,8 +183,8 @@ class Trainer(PhasedTrainer):
         """The mean loss of the images that were held out; None if there are none."""
         if self._held_out is None:
             return None
-        n_images = int(jnp.sum(self._held_out[1] >= 0))
-        return float(self._evaluate(state, phase, self._held_out).loss) / n_images
+        found = self._evaluate(state, phase, self._held_out)
+        return float(found.loss) / int(found.images)
 
     def _order_of(self, epoch: jax.Array, n_images: int) -> jax.Array:
         return epoch_order(self._program.seed, epoch, n_images)

@@ -7,15 +7,15 @@ import jax
 import numpy as np
 import pytest
 
-from sparsemlp.train.image_mixing import mixing_weight
+from sparsemlp.train.image_mixing import Mixing, mixing_weight
 
 SIZE = (8, 6)
 EPS = float(np.finfo(np.float32).eps)
 
 
 @functools.cache
-def compiled(size, options):
-    draw = functools.partial(mixing_weight, size=size, **dict(options))
+def compiled(size, mixing):
+    draw = functools.partial(mixing_weight, size=size, mixing=mixing)
     return jax.jit(lambda keys: jax.lax.map(draw, keys))
 
 
@@ -23,14 +23,9 @@ def draws(
     n: int, size: tuple[int, int] = SIZE, /, **changes: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights `[n, height, width]` and lambdas `[n]`."""
-    options = {
-        "mixup_alpha": 0.0,
-        "cutmix_alpha": 0.0,
-        "mix_probability": 1.0,
-        "switch_probability": 0.5,
-    }
+    mixing = Mixing(0.0, 0.0, probability=1.0, switch_probability=0.5)._replace(**changes)
     keys = jax.random.split(jax.random.key(0), n)
-    weights, lambdas = compiled(size, tuple((options | changes).items()))(keys)
+    weights, lambdas = compiled(size, mixing)(keys)
     return np.asarray(weights), np.asarray(lambdas)
 
 
@@ -66,7 +61,7 @@ def test_cutmix_pastes_one_rectangle_and_lambda_is_the_share_of_the_rest():
 
 
 def test_a_batch_is_mixed_with_its_probability():
-    _, lam = draws(1000, mixup_alpha=8.0, mix_probability=0.3)
+    _, lam = draws(1000, mixup_alpha=8.0, probability=0.3)
     assert (lam < 1).mean() == pytest.approx(0.3, abs=5 * math.sqrt(0.3 * 0.7 / 1000))
 
 
