@@ -1,13 +1,16 @@
 """Everything worth knowing about a GPU in one go, the most telling first, kept as it is found."""
 
 import dataclasses
+import gc
 import hashlib
 import importlib.util
 import json
 import os
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import jax
@@ -63,7 +66,10 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
     folder, engines = options.out, gpu_engines(options.smoke)
     folder.mkdir(parents=True, exist_ok=True)
     device = _open_folder(folder, options)
-    with Console(stderr=True).status("ceilings") as status:
+    with (
+        Console(stderr=True).status("ceilings") as status,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         ceilings = Ceilings(**device["ceilings"])
         status.update("correctness")
         seconds = _CHECKS * 60 * options.minutes
@@ -85,6 +91,8 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
             )
 
         steps = step_commands(list(engines), verdicts, options)
+        # Contenders share what their models have in common, and XLA's choice of products.
+        compiled = {"JAX_COMPILATION_CACHE_DIR": scratch}
 
         def measure_steps(some: Sequence[list[str]]) -> None:
             _free_device_memory()
@@ -92,7 +100,7 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
                 if budget.share_used > _STEPS_UNTIL or not budget.allows("step"):
                     break
                 status.update(" ".join(words[:3]))
-                measure_step(folder, words, budget, options)
+                measure_step(folder, words, budget, options, compiled)
             write_report(folder)
 
         measure(points[:_N_VERY_FIRST], budget.after(_VERY_FIRST))
@@ -113,6 +121,8 @@ def _free_device_memory() -> None:
     """Other processes need the memory that this one's allocator has gathered."""
     jax.clear_caches()
     clear_backends()
+    # The client and its devices refer to each other, and keep the memory until they are found.
+    gc.collect()
 
 
 def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
@@ -148,8 +158,22 @@ def step_commands(engines: list[str], verdicts: Sequence[Record], options: Gpu) 
     ]
 
 
-def measure_step(folder: Path, words: list[str], budget: Budget, options: Gpu) -> None:
-    """Measures a training step in a process of its own, unless its record is there."""
+def measure_step(
+    folder: Path,
+    words: list[str],
+    budget: Budget,
+    options: Gpu,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Measures a training step in a process of its own, unless its record is there.
+
+    Args:
+      folder: where the records are.
+      words: options of `gpu_steps.py`.
+      budget: how much time is left; told what this took.
+      options: of the benchmark.
+      variables: of the environment of that process, beside those of this one.
+    """
     name = "_".join(word.partition("=")[2] for word in words)
     path = folder / "steps" / f"{name}.json"
     if path.exists():
@@ -159,7 +183,9 @@ def measure_step(folder: Path, words: list[str], budget: Budget, options: Gpu) -
     words = [*words, f"--rounds={options.rounds}", f"--out={path}"]
     seconds = max(1.0, min(budget.left, _LONGEST_STEP))
     log = folder / "logs" / f"{name}.txt"
-    failed = run_part("gpu_steps.py", words, seconds, log, is_trial=options.smoke)
+    failed = run_part(
+        "gpu_steps.py", words, seconds, log, is_trial=options.smoke, variables=variables
+    )
     budget.note("step", time.monotonic() - began)
     if failed:
         print(f"{name}: {failed}")

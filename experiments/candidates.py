@@ -1,6 +1,5 @@
 """Every way to cut a kernel: checked, timed beside XLA, and the fastest right one found."""
 
-import concurrent.futures
 import json
 import math
 import random
@@ -8,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from device_timing import WARM_SECONDS, compile_loops, repetitions, time_loops
-from kernel_check import Wanted, compare, compiled, expected
+from device_timing import WARM_SECONDS, Loop, compile_loops, repetitions, time_loops
+from kernel_check import Wanted, expected, reason_wrong
 from kernel_problems import Work, work_of
 from watch import Guard, require_device, unguarded
 
@@ -19,7 +18,6 @@ from sparsemlp.files import Record
 
 _USUAL_FLOPS = 2e14
 """Operations a second that a loop is laid out for: how long it runs, not what it reaches."""
-_N_COMPILERS = 8
 
 
 def measure(
@@ -55,26 +53,26 @@ def measure(
     configurations = chosen(engine.configurations(problem), n_candidates)
     rejected: list[Record] = []
     right: dict[str, Any] = {}
-    programs = _compiled(engine, work, [c for c in configurations if key_of(c) not in broken])
+    functions = {"dense": (work.dense, work.operands)}
+    functions |= {
+        key_of(configuration): (cut(work.sparse(engine), configuration), work.operands)
+        for configuration in configurations
+        if key_of(configuration) not in broken
+    }
+    n_times = 2 if is_interpreted else _repetitions(layer, problem.n_rows)
+    loops = compile_loops(functions, n_times)
     for configuration in configurations:
         key = key_of(configuration)
         reason = broken.get(key) or _reason_against(
-            key, programs[key], work, wanted, layer.dtype, guard
+            key, loops[key], work, wanted, layer.dtype, guard
         )
         if reason:
             rejected.append({"configuration": plain(configuration), "reason": reason})
         else:
             right[key] = configuration
-    # Every one keeps its last result: the measure of all comes before memory is short.
-    functions = {"dense": (work.dense, work.operands)}
-    functions |= {
-        key: (cut(work.sparse(engine), configuration), work.operands)
-        for key, configuration in right.items()
-    }
-    n_times = 2 if is_interpreted else _repetitions(layer, problem.n_rows)
-    loops = compile_loops(functions, n_times)
     warm_seconds = 0.0 if is_interpreted else WARM_SECONDS
-    timed, failed = time_loops(loops, n_times, rounds, warm_seconds, guard)
+    contenders = {name: loops[name] for name in ("dense", *right)}
+    timed, failed = time_loops(contenders, n_times, rounds, warm_seconds, guard)
     rejected += [
         {"configuration": plain(right.get(key)), "reason": reason} for key, reason in failed.items()
     ]
@@ -120,24 +118,16 @@ def cut(function: Any, configuration: Any) -> Any:
     return traced
 
 
-def _compiled(engine: Engine, work: Work, configurations: list[Any]) -> dict[str, Any]:
-    """The program of each configuration, or the error, by its `key_of`; compiled side by side."""
-
-    def build(configuration: Any) -> Any:
-        return compiled(cut(work.sparse(engine), configuration), work.operands)
-
-    with concurrent.futures.ThreadPoolExecutor(_N_COMPILERS) as pool:
-        programs = pool.map(build, configurations)
-        return dict(zip(map(key_of, configurations), programs, strict=True))
-
-
 def _reason_against(
-    key: str, program: Any, work: Work, wanted: Wanted, dtype: str, guard: Guard
+    key: str, loop: Loop | str, work: Work, wanted: Wanted, dtype: str, guard: Guard
 ) -> str:
     """Why a configuration cannot be chosen; empty if its result is right."""
+    if isinstance(loop, str):
+        return loop
     try:
         with guard(key):
-            return compare(program, work, wanted, dtype)
+            loop(1)
+            return reason_wrong(loop.result(), wanted, dtype, work)
     except Exception as error:
         # It is written down, and the next is tried.
         require_device(key, error)

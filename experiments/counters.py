@@ -54,8 +54,10 @@ def count_traffic(program: Sequence[str]) -> Traffic:
     Raises:
       InputError: the program or the profiler failed, or counted nothing.
     """
-    # What is counted does not depend on the clock, which is left alone.
+    # What is counted does not depend on the clock, which is left alone; but it does on what earlier
+    # kernels left in the caches, which Nsight would empty before each.
     command = ["ncu", "--profile-from-start", "off", "--clock-control", "none"]
+    command += ["--cache-control", "none"]
     command += ["--csv", "--page", "raw"]
     command += ["--print-units", "base", "--metrics", ",".join(METRICS.values()), *program]
     # Kernels launched as a graph would be counted as one that Nsight cannot replay.

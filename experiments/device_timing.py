@@ -70,11 +70,46 @@ def _row_by_row(a: jax.Array) -> jax.Array:
     return with_layout_constraint(a, Layout(tuple(range(a.ndim))))
 
 
+class Loop:
+    """A compiled loop.
+
+    Each run writes its result over the last one of any loop whose results have the same form: of
+    many contenders one result is in memory.
+
+    Args:
+      program: the compiled `looped`.
+      operands: its operands.
+      shapes: the form of the result.
+      results: the last results of all loops, by form.
+    """
+
+    def __init__(
+        self, program: Any, operands: tuple[Any, ...], shapes: Any, results: dict[Any, Any]
+    ) -> None:
+        self._program, self._operands = program, operands
+        self._shapes, self._results = shapes, results
+        leaves, tree = jax.tree.flatten(shapes)
+        self._form = tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+    def __call__(self, n_calls: int) -> None:
+        """Runs the loop so many times and waits."""
+        last = self._results.pop(self._form, None)
+        if last is None:
+            last = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), self._shapes)
+        for _ in range(n_calls):
+            last = self._program(self._operands, last)
+        self._results[self._form] = jax.block_until_ready(last)
+
+    def result(self) -> Any:
+        """That of the run before, if no other loop has run since."""
+        return self._results[self._form]
+
+
 def compile_loops(
     functions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]],
     n_times: int,
     n_threads: int = 8,
-) -> dict[str, Contender | str]:
+) -> dict[str, Loop | str]:
     """Compiles loops side by side.
 
     Args:
@@ -83,28 +118,18 @@ def compile_loops(
       n_threads: how many are compiled at a time.
 
     Returns:
-      For each name what runs the loop so many times and waits; or why it does not compile.
+      For each name the loop; or why it does not compile.
     """
+    results: dict[Any, Any] = {}
 
-    def build(given: tuple[Callable[..., Any], tuple[Any, ...]]) -> Contender | str:
+    def build(given: tuple[Callable[..., Any], tuple[Any, ...]]) -> Loop | str:
         function, operands = given
         try:
             shapes = jax.eval_shape(function, *operands)
             program = jax.jit(looped(function, n_times), donate_argnums=1)
-            compiled = program.lower(operands, shapes).compile()
+            return Loop(program.lower(operands, shapes).compile(), operands, shapes, results)
         except Exception as error:
             return reason_of(error)
-        last = None
-
-        def run(n_calls: int) -> None:
-            nonlocal last
-            if last is None:
-                last = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-            for _ in range(n_calls):
-                last = compiled(operands, last)
-            jax.block_until_ready(last)
-
-        return run
 
     with concurrent.futures.ThreadPoolExecutor(n_threads) as pool:
         return dict(zip(functions, pool.map(build, functions.values()), strict=True))

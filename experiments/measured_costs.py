@@ -4,6 +4,7 @@ One step of every cell is measured, forward, backward and optimizer, and multipl
 the run.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -47,6 +48,8 @@ def measured_tables(
     Raises:
       InputError: a counter failed, or a block does not fit.
     """
+    # What is counted runs in a process of its own, beside this one.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     reasons = {"traffic and cache hits": why_no_traffic(), "energy": why_no_energy()}
     for what, reason in reasons.items():
         if reason is not None:

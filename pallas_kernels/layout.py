@@ -53,7 +53,7 @@ def dense_mask(
     return tiles.reshape(kernel_shape)
 
 
-_FEW_PAIRS = 2**20
+_FEW_PAIRS = 2**26
 """Comparisons that are made at once; where there are more, a binary search makes fewer."""
 
 

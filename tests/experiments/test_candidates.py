@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import candidates
+import device_timing
 import jax.numpy as jnp
 import pytest
 from candidates import key_of, measure, plain
@@ -49,8 +50,10 @@ def test_the_fastest_right_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     def timed(loops: Any, *_: Any) -> Any:
         times = {SIZES[0]: 3e-6, SIZES[3]: 2e-6, "dense": 5e-6}
         assert set(times) == set(loops)
+        assert set(Cuts.seen) == {1, 2, 3, 4}
         return {name: Timed(t, t, t) for name, t in times.items()}, {}
 
+    Cuts.seen.clear()
     monkeypatch.setattr(candidates, "time_loops", timed)
     entry = tune(Cuts())
     assert entry["configuration"] == {"size": 4}
@@ -61,7 +64,6 @@ def test_the_fastest_right_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(reasons) == {2, 3}
     assert "is off by" in reasons[2]
     assert "out of shared memory" in reasons[3]
-    assert set(Cuts.seen) == {1, 2, 3, 4}
 
 
 def test_where_none_is_right_none_is_chosen() -> None:
@@ -98,8 +100,15 @@ def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(
         watched.append(name)
         return contextlib.nullcontext()
 
+    def broken(n_calls: int) -> None:
+        raise RuntimeError("an illegal address")
+
+    def compile_loops(*arguments: Any) -> Any:
+        return device_timing.compile_loops(*arguments) | {SIZES[2]: broken}
+
+    monkeypatch.setattr(candidates, "compile_loops", compile_loops)
     monkeypatch.setattr(candidates, "require_device", lost)
-    with pytest.raises(DeviceLostError, match="out of shared memory") as raised:
+    with pytest.raises(DeviceLostError, match="an illegal address") as raised:
         tune(Cuts(), guard=guard)
     assert raised.value.name == SIZES[2]
     assert watched[0] == SIZES[0]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from device_timing import compile_loops, looped, repetitions, time_loops
+from device_timing import Loop, compile_loops, looped, repetitions, time_loops
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -21,6 +21,25 @@ OPERANDS = (jnp.arange(6.0).reshape(2, 3), jnp.ones((3, 4)))
 def test_a_loop_returns_what_the_function_returns() -> None:
     found = jax.jit(looped(product, 5))(OPERANDS, jnp.zeros((2, 4)))
     np.testing.assert_array_equal(found, product(*OPERANDS))
+
+
+def test_loops_of_one_form_write_over_one_result() -> None:
+    def twice(a: jax.Array, b: jax.Array) -> jax.Array:
+        return 2 * product(a, b)
+
+    def narrower(a: jax.Array, b: jax.Array) -> jax.Array:
+        return product(a, b)[:, :1]
+
+    functions = {"once": product, "twice": twice, "narrower": narrower}
+    loops = compile_loops({name: (f, OPERANDS) for name, f in functions.items()}, 2)
+    found = {}
+    for name, loop in loops.items():
+        assert isinstance(loop, Loop)
+        loop(2)
+        np.testing.assert_array_equal(loop.result(), functions[name](*OPERANDS))
+        found[name] = loop.result()
+    assert found["once"].is_deleted()
+    assert not found["twice"].is_deleted()
 
 
 def test_what_does_not_compile_or_run_is_said_and_the_others_are_timed(

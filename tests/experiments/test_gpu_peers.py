@@ -90,3 +90,38 @@ def test_without_pytorch_or_its_gpu_the_way_out_is_said(monkeypatch, tmp_path, c
     monkeypatch.setattr(gpu_peers.importlib, "import_module", lambda name: stand_in())
     assert run(monkeypatch, f"--out={tmp_path / 'p.jsonl'}") == 2
     assert "finds no GPU" in capsys.readouterr().err
+
+
+def test_the_fastest_right_parameters_are_timed():
+    seconds = {"own": 3.0, "wrong": 1.0, "fast": 2.0}
+    called: list[str] = []
+    looks: list[tuple[str, int]] = []
+
+    def multiply(sparse: Any, x: Any, choice: Any) -> Any:
+        called.append("own" if choice is None else choice["name"])
+        if called[-1] == "refused":
+            raise RuntimeError("out of resources\nmore")
+        return x + (called[-1] == "wrong")
+
+    def timed(call: Any, share: float, rounds: int) -> float:
+        call()
+        looks.append((called[-1], rounds))
+        return seconds[called[-1]]
+
+    x = np.ones((2, 2), np.float32).view(Tensor)
+    product = gpu_peers.Product(multiply, x, x, x)
+    choices = [None, *({"name": name} for name in ("wrong", "refused", "fast"))]
+    found = gpu_peers.fastest(product, choices, timed)
+    assert found == {"microseconds": 2e6, "parameters": {"name": "fast"}, "own_microseconds": 3e6}
+    assert looks == [("own", 2), ("fast", 2), ("fast", 7)]
+    with pytest.raises(ValueError, match=r"RuntimeError: out of resources$"):
+        gpu_peers.fastest(product, [{"name": "refused"}], timed)
+
+
+def test_other_parameters_cut_the_rows_evenly():
+    own, *others = gpu_peers.parameters(8192, 32)
+    assert own is None
+    tiles = {8192 // choice["SPLIT_N"] for choice in others if choice}
+    assert tiles == {32, 64, 128}
+    assert all(8192 % tile == 0 for tile in tiles)
+    assert gpu_peers.parameters(8190, 32) == [None]

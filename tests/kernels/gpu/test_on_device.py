@@ -4,6 +4,9 @@ The cases of the conformance test, and products with many tiles at the precision
 Run this before anything is timed on a device.
 """
 
+import os
+from collections.abc import Iterator
+
 import conformance
 import jax
 import pytest
@@ -11,6 +14,7 @@ from gpu_check import check_engines
 from gpu_points import Point
 from kernel_check import compare, compiled, expected
 from kernel_problems import PRODUCTS, gpu_engines, work_of
+from watch import STUCK, DeviceLostError, require_device
 
 from pallas_kernels import ENGINES
 from pallas_kernels.tuning import forced
@@ -27,9 +31,17 @@ POINTS = [
 
 
 @pytest.fixture(autouse=True)
-def on_a_gpu() -> None:
+def on_a_gpu() -> Iterator[None]:
     if jax.default_backend() != "gpu":
         pytest.fail(f"JAX runs on {jax.default_backend()!r}: pip install -e '.[cuda13]'")
+    yield
+    try:
+        require_device("this test", RuntimeError())
+    except DeviceLostError:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            # A fault stays in its process, where every later test would fail of it.
+            os._exit(STUCK)
+        raise
 
 
 @EVERY_ENGINE
