@@ -46,6 +46,16 @@ def test_the_grid_of_sr_ste_has_what_it_is_compared_with():
     assert found == [f"{kind}-seed{seed}" for kind in kinds for seed in (0, 1, 2)]
 
 
+def test_the_grid_of_weight_decay_has_every_run_with_it_and_without():
+    grid = read_grid(CONFIGS / "weight_decay.yaml")
+    settings = [run.config for run in grid.runs]
+    decays = {decay: [c for c in settings if c.weight_decay == decay] for decay in (1e-4, 0.0)}
+    assert [len(found) for found in decays.values()] == [9, 9]
+    assert {(c.ratio, c.backward, c.seed) for c in decays[1e-4]} == {
+        (c.ratio, c.backward, c.seed) for c in decays[0.0]
+    }
+
+
 def test_the_smoke_test_needs_no_download():
     grid = read_grid(CONFIGS / "smoke.yaml")
     assert {run.config.dataset for run in grid.runs} == {"digits"}
