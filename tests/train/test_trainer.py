@@ -195,7 +195,7 @@ def test_test_set_and_held_out_images_are_judged_by_the_average(monkeypatch):
 
     def evaluated(program: Program, params: Any, *_: Any, **__: Any) -> Any:
         seen.append(params)
-        return Evaluation(top1=0, top5=0, loss=1.0, images=1, dropped_norm=0.0, kept={})
+        return Evaluation(top1=0, top5=0, loss=1.0, images=4, dropped_norm=0.0, kept={})
 
     monkeypatch.setattr("sparsemlp.train.trainer.evaluate", evaluated)
     data = tiny.dataset()
