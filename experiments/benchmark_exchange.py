@@ -39,7 +39,7 @@ class Exchange:
     mask_layers: str = "*/X*/kernel"
     """Plan pattern of the kernels to mask; "*/XChannel?/kernel" for the channel linears."""
     devices: int = 4
-    """Devices; of a CPU so many are made. Nothing is run."""
+    """Devices; JAX_NUM_CPU_DEVICES=N makes N of a CPU. Nothing is run."""
     images: int = 2
     """Images on each device; the gradients are as large for any number."""
 

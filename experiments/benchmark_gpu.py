@@ -29,7 +29,7 @@ from rich.console import Console
 
 import pallas_kernels
 from sparsemlp import InputError
-from sparsemlp.files import Record, write_json
+from sparsemlp.files import Record, make_folder, write_json
 from sparsemlp.runs.environment import describe_environment
 
 N_FIRST, _N_VERY_FIRST = 12, 4
@@ -64,7 +64,7 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
     _check(options)
     budget = Budget(options.minutes)
     folder, engines = options.out, gpu_engines(options.smoke)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, f"--out={folder}")
     device = _open_folder(folder, options)
     with (
         Console(stderr=True).status("ceilings") as status,

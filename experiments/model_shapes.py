@@ -84,4 +84,4 @@ def check_blocks(blocks: Iterable[Block], kinds: Iterable[str], shapes: Shapes) 
     ]
     if broken:
         listed = "\n  ".join(broken)
-        raise InputError(f"choose other --blocks or --mask-layers:\n  {listed}")
+        raise InputError(f"choose other blocks or --mask-layers:\n  {listed}")

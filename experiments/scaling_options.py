@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside_config
 
@@ -14,6 +14,7 @@ from sparsemlp.cost_models.costs import Masking, Shapes
 from sparsemlp.cost_models.hardware import DEVICES, LINKS, Device, Link
 from sparsemlp.cost_models.scaling import Cluster
 from sparsemlp.errors import require_known
+from sparsemlp.options import open_default
 from sparsemlp.studies.run_costs import masking_by_kind
 
 
@@ -32,14 +33,14 @@ class Scaling:
     config: str | None = None
     """Model string: its depth and its masks, in the place of block, ratio and mask_layers; the
     backward passes are compared whatever it says."""
-    block: str | None = None
-    """Block of the masks, ROWSxCOLS (default: 32x32)."""
-    ratio: float | None = None
-    """Fraction of blocks to drop (default: 0.8)."""
-    mask_layers: str | None = None
-    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2); default: the first two."""
-    image_size: int | None = None
-    """Height and width of an image, in pixels (default: the preset's)."""
+    block: Annotated[str | None, open_default("ROWSxCOLS", "32x32")] = None
+    """Block of the masks."""
+    ratio: Annotated[float | None, open_default("FLOAT", "0.8")] = None
+    """Fraction of blocks to drop."""
+    mask_layers: Annotated[str | None, open_default("KINDS", "XPatch,XChannel")] = None
+    """Layer kinds to mask: XPatch, XChannel (or XChannel1, XChannel2)."""
+    image_size: Annotated[int | None, open_default("INT", "the preset's")] = None
+    """Height and width of an image, in pixels."""
     devices: tuple[int, ...] = tuple(2**n for n in range(11))
     """Numbers of devices."""
     batch_size: int = 4096

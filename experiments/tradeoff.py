@@ -26,6 +26,7 @@ from sparsemlp.configuration.settings import Settings
 from sparsemlp.data import LabelledImages
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import check_picture, save_as
+from sparsemlp.figures.legends import height, wrap
 from sparsemlp.figures.style import COLORS, MARKERS, look
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli
@@ -94,7 +95,11 @@ def _points(runs: Sequence[StudyRun]) -> Iterator[Point]:
 
 def tradeoff_figure(points: list[Point], title: str) -> Figure:
     """Test top-1 against the planned memory of a training step, a point a run."""
-    figure = Figure(figsize=(8, 4.5 + 0.22 * len(points)), layout="constrained")
+    labels = [
+        wrap(f"{point.name}: {point.top1:.2%}, {point.peak_bytes / 2**20:.0f} MiB", width=8.0)
+        for point in points
+    ]
+    figure = Figure(figsize=(8, 4.5 + 1.4 * height(labels)), layout="constrained")
     axes = figure.subplots()
     for index, point in enumerate(points):
         axes.plot(
@@ -102,7 +107,7 @@ def tradeoff_figure(points: list[Point], title: str) -> Figure:
             100 * point.top1,
             MARKERS[index % len(MARKERS)],
             color=COLORS[index % len(COLORS)],
-            label=f"{point.name}: {point.top1:.2%}, {point.peak_bytes / 2**20:.0f} MiB",
+            label=labels[index],
         )
     axes.set(
         xlabel="planned temporary memory of a training step (MiB)",

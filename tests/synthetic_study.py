@@ -224,6 +224,8 @@ def older(run: Settings) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-") or Path(sys.argv[1]).exists():
+        sys.exit(f"usage: python {sys.argv[0]} FOLDER, which is made: 343 runs as if trained")
     target = Path(sys.argv[1])
     everything = grid()
     assert len(everything) == 343

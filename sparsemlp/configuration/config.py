@@ -109,7 +109,7 @@ class Config:
     weight_decay: Annotated[
         float | None, open_default("FLOAT", "1e-4; resnet9: 5e-4; ImageNet: 5e-3")
     ] = None
-    """L2 added to the gradient, not on biases and other parameters of rank 1."""
+    """L2 added to the gradient, with adamw decoupled; not on biases and others of rank 1."""
     seed: int = 0
     """Seed of everything random: initial weights, order, augmentation."""
     precision: str = "float32"

@@ -63,7 +63,9 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
     for name, default in NEED_A_MASK.items():
         value = getattr(config, name)
         if value != default and not masked:
-            raise InputError(f"{flag(name)}={value} needs a mask: give --ratio")
+            raise InputError(
+                f"{flag(name)}={value} needs a mask: give --ratio, or a mask in --config"
+            )
     dynamics(config)
     schedule = mask_schedule(config)
     check_budget(config.budget)

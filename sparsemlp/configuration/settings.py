@@ -217,8 +217,10 @@ def augmentation(config: Settings) -> Augmentation:
 def describe_masking(config: Config) -> str:
     """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
     if config.config is not None:
-        words = [f"{config.config.strip()} {config.backward} backward"]
-        return ", ".join(words + in_words(config))
+        rules = all_rules(depth_and_plan(config)[1])
+        masks = any(isinstance(rule, BlockMasking) and rule.ratio for rule in rules)
+        words = [f"{config.backward} backward", *in_words(config)] if masks else []
+        return " ".join([config.config.strip(), ", ".join(words)]).strip()
     chosen = _rule_options(config)
     block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
     where = "" if layers == recipe(config.model).mask_layers else f" in {layers}"

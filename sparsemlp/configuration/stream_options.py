@@ -42,6 +42,13 @@ def check_stream_options(config: Config) -> None:
             f"--image-size={config.image_size} is for folders and large sets in TFDS: the images "
             f"of {config.dataset} have their size, leave it out"
         )
+    for name in ("workers", "unreadable"):
+        value = getattr(config, name)
+        if value != getattr(Config, name) and not streamed:
+            raise InputError(
+                f"{flag(name)}={value} is for folders and large sets in TFDS, whose images are "
+                f"decoded while they are used: leave it out with {config.dataset}"
+            )
     if config.workers is not None and not 0 <= config.workers <= _MOST_WORKERS:
         raise InputError(f"--workers={config.workers} is outside 0 to {_MOST_WORKERS}")
     if not 0 <= config.unreadable <= 1:

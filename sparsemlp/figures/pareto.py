@@ -58,8 +58,9 @@ def step_time(study: Study, chosen: Chosen) -> Iterator[Drawing]:
             "step_time" if len(devices) == 1 else f"step_time_{number}",
             figure,
             "Test top-1 of the last epoch, over all seeds, against the measured time of a training "
-            f"step on {device or 'an unknown device'}; numbered runs are those that no other one "
-            "beats in both. Times of runs that shared the machine with others are not comparable.",
+            f"step on {device or 'an unknown device'}; filled runs are those that no other one "
+            "beats in both, of near ones the most accurate has a number. Times of runs that shared "
+            "the machine with others are not comparable.",
         )
 
 
@@ -78,7 +79,9 @@ def loaded_weights(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         "loaded_weights",
         figure,
         "Test top-1 of the last epoch against the weights that all forward passes of the run load "
-        "(theoretical); numbered runs are those that no other one beats in both.",
+        "(theoretical; as in the thesis dense epochs before the masks count as masked). Filled "
+        "runs are those that no other one beats in both, of near ones the most accurate has a "
+        "number.",
     )
 
 

@@ -16,9 +16,12 @@ def announce(reporter: Reporter, run: Run) -> None:
     setup, settings, dataset = run.setup, run.setup.settings, run.setup.dataset
     if dataset.notice is not None:
         reporter.say(f"NOTE: {dataset.notice}", style="bold reverse")
+    n_training = setup.training.n_train
+    held_out = dataset.n_train - n_training
+    parts = f"{n_training:,} training" + (f", {held_out:,} held-out" if held_out else "")
     reporter.say(
-        f"data    {dataset.source}: {dataset.n_train:,} training and "
-        f"{dataset.n_test:,} test images, {dataset.n_classes} classes"
+        f"data    {dataset.source}: {parts} and {dataset.n_test:,} test images, "
+        f"{dataset.n_classes} classes"
     )
     masking = describe_masking(settings)
     if setup.density < 1 and settings.mask_start_epoch >= settings.epochs:

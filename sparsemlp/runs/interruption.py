@@ -32,7 +32,7 @@ def deferred_signals() -> Iterator[Interruption]:
     That holds even where the signals were ignored, as in the background of a shell script.
     """
     interruption = Interruption()
-    at_once = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    at_once = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _end}
     before = {number: signal.getsignal(number) for number in at_once}
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -54,6 +54,13 @@ def deferred_signals() -> Iterator[Interruption]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Dies of a signal; a handler, as Python reports a signal that already waits for one if not."""
+    del frame
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Matplotlib is imported by the functions that draw: a run needs it at its end alo
 would delay the first step of every run.
 """
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_TITLE, _SMALL_TITLE = 110, 13
+"""Characters of a line of the curves' title, and for each inch of that of the masks."""
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
 
@@ -50,7 +53,7 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 7), layout="constrained")
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(textwrap.fill(title, _TITLE), parse_math=False)
     (accuracy, loss), (masks, rate) = figure.subplots(2, 2, sharex=True)
     columns = {key: [record[key] for record in records] for key in records[0]}
     epochs = columns["epoch"]
@@ -104,7 +107,10 @@ def _masks(shares: dict[str, np.ndarray], n_steps: int, title: str) -> "Figure":
         maps[block, kind] = share
     blocks = list(dict.fromkeys(block for block, _ in maps))
     kinds = sorted({kind for _, kind in maps}, key=lambda kind: (kind != "XPatch", kind))
-    figure = Figure(figsize=(1.5 + 3 * len(kinds), 1 + 2 * len(blocks)), layout="constrained")
+    width = 1.5 + 3 * len(kinds)
+    title = textwrap.fill(title, int(_SMALL_TITLE * width))
+    lines = 0.15 * title.count("\n")
+    figure = Figure(figsize=(width, 1 + lines + 2 * len(blocks)), layout="constrained")
     figure.suptitle(
         f"{title}\nshare of {n_steps:,} masked steps that kept the block",
         fontsize=9,

@@ -76,6 +76,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             self.checkpoints,
             self.setup.shapes,
             steps_per_epoch=self.setup.steps_per_epoch,
+            total_steps=self.setup.total_steps,
             data=self.setup.dataset.digest,
             among=among,
         )

@@ -16,6 +16,7 @@ def restore_run(
     shapes: Any,
     *,
     steps_per_epoch: int,
+    total_steps: int,
     data: str,
     among: Collection[int] | None = None,
 ) -> Restored | None:
@@ -26,6 +27,7 @@ def restore_run(
       checkpoints: its checkpoints.
       shapes: the structure of the state, arrays or `jax.ShapeDtypeStruct`.
       steps_per_epoch: steps in an epoch.
+      total_steps: steps of the whole run.
       data: checksum of the data that the run is to go on with.
       among: the steps whose checkpoints may be chosen; None for all.
 
@@ -33,7 +35,8 @@ def restore_run(
       The checkpoint, or None if the run was ended before it had saved anything at all.
 
     Raises:
-      InputError: no checkpoint is left, the run was started on other data, or records are missing.
+      InputError: no checkpoint is left, the run was started on other data, its configuration says
+        other steps than it made, or records are missing.
     """
     history = History(folder.metrics)
     if not checkpoints.steps():
@@ -50,8 +53,23 @@ def restore_run(
             f"the data are not those that {folder.path} was started on, their checksum differs: "
             "give the same --data-dir or file"
         )
+    if restored.step > total_steps:
+        raise InputError(
+            f"{folder.path} was trained for {restored.step} steps, and {folder.config.name} asks "
+            f"for {total_steps}: a run goes on with the options that it began with, restore the "
+            "file"
+        )
     n_epochs = restored.step // steps_per_epoch
-    epochs = [record.get("epoch") for record in history.read()]
+    records = [record for record in history.read() if "epoch" in record]
+    for record in records:
+        steps = record["epoch"] * steps_per_epoch
+        if record.get("step", steps) != steps:
+            raise InputError(
+                f"{folder.path} made {record['step']} steps in {record['epoch']} epochs, and "
+                f"{folder.config.name} asks for {steps}: a run goes on with the options that it "
+                "began with, restore the file"
+            )
+    epochs = [record["epoch"] for record in records]
     if not set(range(1, n_epochs + 1)) <= set(epochs):
         raise InputError(
             f"{folder.metrics} lacks records of the {n_epochs} epochs before the checkpoint: "

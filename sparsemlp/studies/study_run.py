@@ -58,12 +58,17 @@ class StudyRun:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Which parameter has which rules, masks that drop nothing left out."""
-        plan = {} if self.settings is None else depth_and_plan(self.settings)[1]
-        rules = {pattern: as_tuple(kept) for pattern, kept in plan.items()}
+        """Which parameter has which rules, masks left out that drop nothing or never begin."""
+        if self.settings is None:
+            return {}
+        never = self.settings.mask_start_epoch >= self.settings.epochs
         return {
-            pattern: tuple(r for r in own if not (isinstance(r, BlockMasking) and r.ratio == 0))
-            for pattern, own in rules.items()
+            pattern: tuple(
+                rule
+                for rule in as_tuple(rules)
+                if not (isinstance(rule, BlockMasking) and (never or rule.ratio == 0))
+            )
+            for pattern, rules in depth_and_plan(self.settings)[1].items()
         }
 
     @functools.cached_property

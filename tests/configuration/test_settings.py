@@ -274,6 +274,11 @@ def test_a_gradient_method_without_a_gradient_rule_is_refused():
             Config(config="ResMLP2 @ XPatch = masked 0.5 (2, 2);"),
             "ResMLP2 @ XPatch = masked 0.5 (2, 2); masked backward",
         ),
+        (Config(config="ResMLP5"), "ResMLP5"),
+        (
+            Config(config="ResMLP2 @ XPatch = sparse 0.7 (8, 8);"),
+            "ResMLP2 @ XPatch = sparse 0.7 (8, 8);",
+        ),
     ],
 )
 def test_masking_in_a_few_words(config, expected):

@@ -46,6 +46,8 @@ def test_a_small_set_keeps_the_defaults_of_its_recipe():
         ("imagenet2012", {"workers": -1}, "--workers=-1 is outside"),
         ("imagenet2012", {"unreadable": 1.5}, "--unreadable=1.5 is no share"),
         ("cifar10", {"image_size": 32}, "--image-size=32 is for folders"),
+        ("cifar10", {"workers": 2}, "--workers=2 is for folders"),
+        ("digits", {"unreadable": 0.5}, "--unreadable=0.5 is for folders"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(dataset, changes, complaint):

@@ -1,6 +1,8 @@
 """The first signal is noted, the second one acts."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -30,6 +32,31 @@ def test_the_second_signal_acts_at_once(first):
         assert interruption.signal == first
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+BOTH_AT_ONCE = """
+import signal
+from sparsemlp.runs.interruption import deferred_signals
+
+both = (signal.SIGINT, signal.SIGTERM)
+with deferred_signals():
+    signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    for number in both:
+        signal.raise_signal(number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+    print("still there")
+"""
+
+
+def test_of_two_signals_at_once_the_second_acts():
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH_AT_ONCE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGTERM
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "SIGINT: finishing the steps under way, then saving; a second signal stops at once"
+    ]
 
 
 @pytest.mark.parametrize("raised", [None, *SIGNALS])

@@ -55,6 +55,15 @@ def test_curves_are_drawn_for_any_number_of_epochs(tmp_path, n_epochs):
     assert not folder.masks.exists()
 
 
+def test_long_titles_stay_on_the_picture(tmp_path):
+    folder = folder_of(tmp_path, [record(1)], ACTIVITY, masked_steps=4)
+    draw(folder, "a title that is long " * 12)
+    for path in (folder.curves, folder.masks):
+        found = pixels(path)
+        edges = found[:, :3], found[:, -3:], found[:3], found[-3:]
+        assert all((edge == 255).all() for edge in edges)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_curves_of_a_run_that_collapsed_are_drawn(tmp_path, bad):
     collapsed = record(2, loss=bad, dropped_norm=bad, test_top1=0.0)

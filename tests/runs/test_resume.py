@@ -27,7 +27,7 @@ def records(folder: RunFolder, n: int) -> None:
 
 def restore(folder: RunFolder, data: str = "abc"):
     with Checkpoints(folder.checkpoints) as checkpoints:
-        return restore_run(folder, checkpoints, SHAPES, steps_per_epoch=2, data=data)
+        return restore_run(folder, checkpoints, SHAPES, steps_per_epoch=2, total_steps=6, data=data)
 
 
 def save(folder: RunFolder, step: int) -> None:
@@ -66,3 +66,22 @@ def test_other_data_and_missing_records_are_errors_that_leave_the_records(folder
     with pytest.raises(InputError, match="lacks records of the 2 epochs"):
         restore(folder)
     assert len(folder.metrics.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "steps_of_an_epoch", "says"),
+    [
+        (7, 2, r"for 7 steps, and config\.json asks for 6: .* restore"),
+        (5, 3, r"3 steps in 1 epochs, and config\.json asks for 2: .* restore"),
+    ],
+)
+def test_a_configuration_with_other_steps_is_refused_and_leaves_the_records(
+    folder, step, steps_of_an_epoch, says
+):
+    save(folder, step)
+    lines = [{"epoch": epoch, "step": epoch * steps_of_an_epoch} for epoch in (1, 2, 3)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    folder.metrics.write_text(text)
+    with pytest.raises(InputError, match=says):
+        restore(folder)
+    assert folder.metrics.read_text() == text

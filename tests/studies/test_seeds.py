@@ -70,6 +70,6 @@ def test_a_spread_is_shown_where_there_is_one():
 
 
 def test_where_a_run_was_trained_does_not_part_it():
-    (group,) = by_seed([run(seed=0), run(seed=1, devices=1, workers=3)])
+    (group,) = by_seed([run(seed=0), run(seed=1, devices=1)])
     assert len(group.runs) == 2
     assert len(by_seed([run(seed=0), run(seed=1, remat=True)])) == 2

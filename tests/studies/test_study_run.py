@@ -87,6 +87,13 @@ def test_a_mask_that_drops_nothing_is_no_mask(tmp_path, rest):
     assert read.is_dense == ("sparse" not in rest)
 
 
+def test_a_run_that_never_masks_is_dense(tmp_path):
+    for name, start in (("never", 2), ("at last", 1)):
+        made = synthetic.settings(ratio=0.5, epochs=2, mask_start_epoch=start)
+        run = read_run(synthetic.write_run(tmp_path / name, made), name)
+        assert (run.is_dense, run.is_masked) == (start == 2, start == 1)
+
+
 def test_layers_may_have_masks_of_their_own(tmp_path):
     text = "ResMLP5 @ XPatch = masked 0.5 (2, 2); XChannel = masked 0.3 (1, 1);"
     made = synthetic.settings(config=text, backward="dense", epochs=1)
