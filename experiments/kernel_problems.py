@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -45,6 +46,10 @@ class Work(NamedTuple):
 
 def gpu_engines(interpret: bool = False) -> dict[str, Engine]:
     """The engines of this version that are for GPUs; without one, those that can be interpreted."""
+    if interpret:
+        # Threads of XLA, if JAX was not used before, else one a core: each warpgroup of an
+        # interpreted kernel may wait on one of them for the others.
+        os.environ.setdefault("NPROC", "32")
     layer = SparseLayer((256, 256), (64, 64), 3, -1, "bfloat16")
     found = {
         name: engine

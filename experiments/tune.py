@@ -93,8 +93,8 @@ def tune(options: Options) -> None:
     """
     _check(options)
     began, layers = time.monotonic(), _layers(options)
-    environment = describe_environment()
     engines = gpu_engines(options.interpret)
+    environment = describe_environment()
     unknown = set(options.engine) - set(engines)
     if unknown:
         raise InputError(f"--engine={unknown.pop()} is none of {', '.join(engines)}")

@@ -85,17 +85,25 @@ def list_rows(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> BlockLists
     return _lists(kept // n_columns, kept % n_columns, places, n_rows)
 
 
-def list_columns(kept: Int[Array, " k"], grid_shape: tuple[int, int]) -> BlockLists:
+def list_columns(
+    kept: Int[Array, " k"],
+    grid_shape: tuple[int, int],
+    wanted: Bool[Array, " across"] | None = None,
+) -> BlockLists:
     """The kept blocks column by column: those of one block of outputs.
 
     Args:
       kept: int32 `[k]`, flat ids, ascending, each at most once.
       grid_shape: `(in / cols, out / rows)`.
+      wanted: which columns are listed; the others have no entries, and what they keep stands behind
+        the last one. None for all.
     """
     n_columns = grid_shape[1]
-    place = jnp.argsort(kept % n_columns, stable=True).astype(jnp.int32)
-    by_column = kept[place]
-    return _lists(by_column % n_columns, by_column // n_columns, place, n_columns)
+    column = kept % n_columns
+    if wanted is not None:
+        column = jnp.where(wanted[column], column, n_columns)
+    place = jnp.argsort(column, stable=True).astype(jnp.int32)
+    return _lists(column[place], kept[place] // n_columns, place, n_columns)
 
 
 def _lists(line: Array, across: Array, place: Array, n_lines: int) -> BlockLists:

@@ -153,7 +153,7 @@ def configure[C](problem: Problem, heuristic: C) -> C:
       heuristic: the configuration where nothing was measured, a dataclass.
     """
     forced = _FORCED.get()
-    if forced is not None:
+    if isinstance(forced, type(heuristic)):
         return forced
     for entry in entries_here(problem.engine, problem.version):
         if entry.problem.key == problem.key and entry.configuration:
@@ -163,7 +163,7 @@ def configure[C](problem: Problem, heuristic: C) -> C:
 
 @contextlib.contextmanager
 def forced(configuration: Any) -> Iterator[None]:
-    """Every kernel that is traced inside is cut like this; None changes nothing."""
+    """What is traced inside and has such a configuration is cut like this; None changes nothing."""
     token = _FORCED.set(configuration)
     try:
         yield

@@ -8,6 +8,9 @@ from typing import Any
 # On a GPU: the same bits in every run, and room for the subprocesses of some tests.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+# Threads of XLA, else one a core: each warpgroup of an interpreted kernel may wait on one of them
+# for the others.
+os.environ.setdefault("NPROC", "32")
 
 import jax
 import jaxtyping

@@ -15,12 +15,15 @@ from pallas_kernels.mosaic import (
     ampere_products,
     gradient,
     launch,
+    mlp,
+    mlp_cost,
     products,
     search_space,
 )
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.ampere_product_tiles import fits
 from pallas_kernels.mosaic.gradient_tiles import gradient_tiles_of
+from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, is_fusable, pair_of
 from pallas_kernels.mosaic.product_cost import tiles_of
 from pallas_kernels.mosaic.product_tiles import product_of
 from pallas_kernels.reference import Reference
@@ -168,10 +171,17 @@ class Mosaic(Engine):
     ) -> Float[Array, "*batch out"]:
         """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`.
 
-        Hidden units are written once, after GELU, and are not kept for the backward pass.
+        On Hopper one kernel, which never writes the hidden units, where that costs less on paper or
+        was measured to; else they are written once, after GELU. Nothing is kept for the backward
+        pass.
         """
         if not x.size:
             return jnp.zeros((*x.shape[:-1], layers[1].kernel_shape[1]), x.dtype)
+        rows = x.reshape(-1, x.shape[-1])
+        tiles = self._mlp_tiles(layers, rows.shape[0])
+        if tiles != APART:
+            y = mlp.mlp(rows, weights, layers, tiles, residual=residual, interpret=self.interpret)
+            return y.reshape(x.shape)
         kernel, bias, kept = weights[0]
         hidden = self._multiply(x, kernel, bias, kept, layers[0], transposed=False, with_gelu=True)
         y = self.product(hidden, *weights[1], layers[1])
@@ -197,6 +207,13 @@ class Mosaic(Engine):
         first = Weights(dw1, None if b1 is None else db1)
         second = Weights(dw2, None if b2 is None else db2)
         return dx + dy if residual else dx, (first, second)
+
+    def _mlp_tiles(self, layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> MlpTiles:
+        """How two layers are fused on Hopper, if they are."""
+        if self._capability().startswith(AMPERE) or not is_fusable(layers):
+            return APART
+        problem = layers[0].problem(self.name, self.version, "mlp", n_rows)
+        return configure(problem, mlp_cost.by_cost(pair_of(layers, n_rows))[0])
 
     def _multiply(
         self,

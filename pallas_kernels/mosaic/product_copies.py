@@ -22,37 +22,27 @@ class Copying(Program):
             def of_piece(piece: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
                 use, step = state
                 if not self.is_whole:
-                    self._fetch_piece(use, piece, self.share.needs(turn, piece))
+                    self.fetch_piece(use, piece, self.share.needs(turn, piece))
                 for rank in range(self.tiles.lines):
-                    step = self._fetch_blocks(turn, rank, piece, step)
+                    step = self.fetch_blocks(turn, rank, piece, step)
                 return use + 1, step
 
             return jax.lax.fori_loop(0, self.tiles.pieces, of_piece, state)
 
         if self.is_whole:
-            self._fetch_piece(jnp.int32(0), jnp.int32(0), None)
+            self.fetch_piece(jnp.int32(0), jnp.int32(0), None)
         start = jnp.int32(0), jnp.int32(0)
         _, n_steps = jax.lax.fori_loop(0, self.share.n_turns(), group, start)
+        self.await_others(n_steps)
+
+    def await_others(self, n_steps: Array) -> None:
+        """Waits until all programs of the cluster are done with the ring, after so many uses."""
         if self.tiles.cluster > 1:
             # Other programs arrive at the barriers of this one, which has to be there for that.
             for more in range(self.tiles.stages):
                 self._free_slot(n_steps + more)
 
-    def _free_slot(self, step: Array) -> Array:
-        """Waits until the ring's `step`th use may begin.
-
-        Returns:
-          Its buffer.
-        """
-        slot = jax.lax.rem(step, jnp.int32(self.tiles.stages))
-
-        @pl.when(step >= self.tiles.stages)
-        def _free() -> None:
-            warpgroup.wait(self.memory.ring_free.at[slot])
-
-        return slot
-
-    def _fetch_piece(self, use: Array, piece: Array, needed: Array | None) -> None:
+    def fetch_piece(self, use: Array, piece: Array, needed: Array | None) -> None:
         """Starts the copies of a piece of the panel, the buffers' `use`th.
 
         Args:
@@ -88,7 +78,7 @@ class Copying(Program):
 
         jax.lax.fori_loop(0, tiles.blocks, fetch_block, None)
 
-    def _fetch_blocks(self, turn: Array, rank: int, piece: Array, step: Array) -> Array:
+    def fetch_blocks(self, turn: Array, rank: int, piece: Array, step: Array) -> Array:
         """Starts the copies of a rank's blocks in a piece, from the ring's `step`th use on.
 
         Returns:
@@ -114,6 +104,20 @@ class Copying(Program):
             return step + 1
 
         return jax.lax.fori_loop(0, self.share.n_steps(turn, rank, piece), fetch_weights, step)
+
+    def _free_slot(self, step: Array) -> Array:
+        """Waits until the ring's `step`th use may begin.
+
+        Returns:
+          Its buffer.
+        """
+        slot = jax.lax.rem(step, jnp.int32(self.tiles.stages))
+
+        @pl.when(step >= self.tiles.stages)
+        def _free() -> None:
+            warpgroup.wait(self.memory.ring_free.at[slot])
+
+        return slot
 
     def _fetch_weights(self, column: Array, block: Array, destination: Any, full: Any) -> None:
         """Starts the copy of a block of weights; in a cluster of this program's part, to all."""

@@ -55,22 +55,49 @@ def seconds(product: Product, tiles: Tiles) -> float:
     for narrow blocks reading takes longer. Columns abreast wait for the longest of them; whole
     columns are sorted by their length, what lies in a piece is not.
     """
-    density, is_whole = _density(product), tiles.pieces == 1
+    is_whole = tiles.pieces == 1
     n_blocks = product.n_blocks if is_whole else tiles.blocks
-    entries = n_blocks * density
-    spread = 0.0 if is_whole else math.sqrt(entries * (1 - density))
-    longest = min(n_blocks, entries + _LONGEST[tiles.abreast] * spread)
+    step, longest = steps_of(product, tiles, n_blocks, is_sorted=is_whole)
     n_groups, n_shares = pl.cdiv(product.n_lines, tiles.group), tiles.n_shares(product)
     steps = pl.cdiv(n_groups, n_shares) * tiles.lines * tiles.pieces * longest
-    n_programs, places = tiles.n_tiles(product) * n_shares, PLACES[tiles.cluster]
-    waves = pl.cdiv(n_programs, places)
-    loads = waves * places / n_programs * loaded_bytes(product, tiles) / CACHE_BYTES
+    n_programs = tiles.n_tiles(product) * n_shares
+    return in_waves(n_programs, tiles.cluster, loaded_bytes(product, tiles), steps * step)
+
+
+def steps_of(
+    product: Product, tiles: Tiles, n_blocks: int, *, is_sorted: bool
+) -> tuple[float, float]:
+    """The time of a step, and how many the longest of the columns abreast takes.
+
+    Args:
+      product: whose columns they are.
+      tiles: how it is cut.
+      n_blocks: blocks of the panel or piece that they are summed over.
+      is_sorted: whether columns abreast are of about one length.
+    """
+    density = _density(product)
+    entries = n_blocks * density
+    spread = 0.0 if is_sorted else math.sqrt(entries * (1 - density))
+    longest = min(float(n_blocks), entries + _LONGEST[tiles.abreast] * spread)
     flops = 2 * tiles.n_compute * ROWS * product.width * product.depth * entries / longest
     flops *= max(1, (ROWS + product.width) / (2 * product.width))
     multiplied = flops * PROGRAMS / FLOPS[jnp.dtype(product.dtype).itemsize]
     issued = ISSUE_SECONDS * tiles.abreast
-    step = max(STEP_SECONDS, issued, COPY_SECONDS / (tiles.stages - 1), multiplied)
-    return max(loads, waves * steps * step)
+    return max(STEP_SECONDS, issued, COPY_SECONDS / (tiles.stages - 1), multiplied), longest
+
+
+def in_waves(n_programs: int, cluster: int, loaded: float, program_seconds: float) -> float:
+    """The time of programs of which so many run at once: of all loads, or of the steps of each.
+
+    Args:
+      n_programs: how many.
+      cluster: of how many that load weights together.
+      loaded: bytes that all of them load.
+      program_seconds: steps of one.
+    """
+    places = PLACES[cluster]
+    waves = pl.cdiv(n_programs, places)
+    return max(waves * places / n_programs * loaded / CACHE_BYTES, waves * program_seconds)
 
 
 def by_cost(product: Product, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> list[Tiles]:

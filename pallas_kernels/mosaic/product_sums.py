@@ -22,10 +22,7 @@ class Summing(Program):
         """What a multiplying warpgroup does with its 64 rows of the columns that are its own."""
         tall = jnp.int32(self.tiles.rows // ROWS)
         beside, above = jax.lax.div(thread, tall), jax.lax.rem(thread, tall)
-        memory, mine = self.memory, pl.ds(above * ROWS, ROWS)
-
-        def panel_block(buffer: Any, block: Array) -> Any:
-            return memory.panel.at[buffer, block, mine]
+        memory = self.memory
 
         def group(turn: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             def sum_up(*totals: Any) -> tuple[Array, Array]:
@@ -34,18 +31,19 @@ class Summing(Program):
                     buffer = 0 if self.is_whole else jax.lax.rem(use, jnp.int32(2))
                     if not self.is_whole:
                         warpgroup.wait(memory.panel_full.at[buffer])
-                    panel = functools.partial(panel_block, buffer)
+                    panel = functools.partial(self.panel_block, buffer, above)
                     for rank, total in enumerate(totals):
-                        step = self._add_blocks(total, panel, turn, rank, beside, piece, step)
+                        step = self.add_blocks(total, panel, turn, rank, beside, piece, step)
                     if not self.is_whole:
-                        # `_add_blocks` has left no product that reads the piece.
+                        # `add_blocks` has left no product that reads the piece.
                         warpgroup.arrive(memory.panel_free.at[buffer])
                     return use + 1, step
 
                 after = jax.lax.fori_loop(0, self.tiles.pieces, of_piece, state)
                 for rank, total in enumerate(totals):
                     column, exists = self.share.column(turn, rank, beside)
-                    self._finish(total, thread, self.first_row + above * ROWS, column, exists)
+                    row = self.first_row + above * ROWS
+                    self.write(self.value(total, column), thread, row, column, exists)
                 return after
 
             return warpgroup.with_accumulators((ROWS, self.width), self.tiles.lines, sum_up)
@@ -55,7 +53,11 @@ class Summing(Program):
         jax.lax.fori_loop(0, self.share.n_turns(), group, (jnp.int32(0), jnp.int32(0)))
         warpgroup.finish_writes()
 
-    def _add_blocks(
+    def panel_block(self, buffer: Array | int, above: Array, block: Array) -> Any:
+        """A block of a piece of the panel, the 64 rows of a warpgroup."""
+        return self.memory.panel.at[buffer, block, pl.ds(above * ROWS, ROWS)]
+
+    def add_blocks(
         self,
         total: Any,
         panel_block: Callable[[Array], Any],
@@ -110,16 +112,26 @@ class Summing(Program):
         n_steps = self.share.n_steps(turn, rank, piece)
         return jax.lax.fori_loop(last - first, n_steps, pass_by, step)
 
-    def _finish(self, total: Any, thread: Array, row: Array, column: Array, exists: Array) -> None:
-        """Writes the sums of a block column, unless there is no such column."""
-        features = pl.ds(column * self.width, self.width)
+    def value(self, total: Any, column: Array) -> Array:
+        """The result of a block column from its sums, float32 `[64, width]`."""
         value = total[...]
         if self.bias is not None:
+            features = pl.ds(column * self.width, self.width)
             value = value + warpgroup.load_row(self.bias.at[features], ROWS)
-        if self.with_gelu:
-            value, _ = gelu(value)
+        return gelu(value)[0] if self.with_gelu else value
+
+    def write(self, value: Array, thread: Array, row: Array, column: Array, exists: Array) -> None:
+        """Writes the result of a block column, unless there is no such column.
+
+        Args:
+          value: float32 `[64, width]`.
+          thread: which multiplying warpgroup this is.
+          row: its first row.
+          column: the column.
+          exists: whether there is one.
+        """
 
         @pl.when(exists)
         def _write() -> None:
-            destination = self.y.at[pl.ds(row, ROWS), features]
+            destination = self.y.at[pl.ds(row, ROWS), pl.ds(column * self.width, self.width)]
             warpgroup.write(value, self.memory.staging.at[thread], destination)

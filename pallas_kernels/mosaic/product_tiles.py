@@ -116,11 +116,11 @@ def search_space(product: Product, memory_bytes: int) -> Iterator[Tiles]:
       memory_bytes: of shared memory.
     """
     for n_compute, abreast, cluster in itertools.product(MOST_LINES, MOST_LINES, CLUSTERS):
-        if n_compute % abreast == 0 and _has_work(product, n_compute // abreast, abreast, cluster):
+        if n_compute % abreast == 0 and has_work(product, n_compute // abreast, abreast, cluster):
             yield from _panels(product, n_compute, abreast, cluster, memory_bytes)
 
 
-def _has_work(product: Product, tall: int, abreast: int, cluster: int) -> bool:
+def has_work(product: Product, tall: int, abreast: int, cluster: int) -> bool:
     """Whether no half of the warpgroups or programs lies behind the rows or columns.
 
     Args:

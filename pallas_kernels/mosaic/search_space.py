@@ -1,19 +1,23 @@
 """Every way to cut the kernels for Hopper that the tuner may try."""
 
+import dataclasses
 import math
 from typing import Any
 
-from pallas_kernels.mosaic import gradient_tiles, product_cost, product_tiles
+from pallas_kernels.mosaic import gradient_tiles, mlp_cost, mlp_tiles, product_cost, product_tiles
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.tuning import Problem
 
-VERSION = 2
+VERSION = 3
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.
 """
 
 
 def configurations(problem: Problem) -> list[Any]:
-    """The heuristic's choice first, products by their cost; nothing of kernels without a choice."""
+    """The heuristic's choice first, products and pairs by cost; none where there is no choice.
+
+    Of a pair the layer is the first one, and the second one its like back.
+    """
     n_blocks = math.prod(problem.kernel_shape) // math.prod(problem.block)
     n_kept = max(1, round(problem.density * n_blocks))
     layer = SparseLayer(problem.kernel_shape, problem.block, n_kept, -1, problem.dtype)
@@ -25,5 +29,10 @@ def configurations(problem: Problem) -> list[Any]:
         case "kernel_gradient":
             space = gradient_tiles.search_space(layer)
             return list(dict.fromkeys([gradient_tiles.gradient_tiles_of(layer), *space]))
+        case "mlp":
+            back = dataclasses.replace(
+                layer, kernel_shape=layer.kernel_shape[::-1], block=layer.block[::-1]
+            )
+            return mlp_cost.by_cost(mlp_tiles.pair_of((layer, back), problem.n_rows))
         case _:
             return []

@@ -54,7 +54,8 @@ def wait(barrier: Any) -> None:
 def meet() -> None:
     """Waits until all warps of this thread are here: each leaves a barrier by itself.
 
-    At a barrier of one program every warp arrives, at one of a cluster the first for all.
+    At a barrier of one program every warp arrives, at one of a cluster the first for all. What they
+    have stored before is there for tensor cores then.
     """
     plgpu.commit_smem()
 
@@ -92,6 +93,16 @@ def load_row(ref: Any, n_rows: int) -> Array:
     row = plgpu.load(ref, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
     row = row.astype(jnp.float32)
     return jax.lax.broadcast_in_dim(row, (n_rows, row.shape[0]), (1,))
+
+
+def load_sums(ref: Any) -> Array:
+    """Numbers in shared memory `[64, n]`, as sums lie in registers, in float32."""
+    return plgpu.load(ref, layout=plgpu.Layout.WGMMA).astype(jnp.float32)
+
+
+def store(value: Array, destination: Any) -> None:
+    """Rounds sums to shared memory; tensor cores read them there after `meet`."""
+    destination[...] = value.astype(destination.dtype)
 
 
 def write(value: Array, staging: Any, destination: Any) -> None:

@@ -106,6 +106,18 @@ def test_lists_name_every_kept_block_once_line_by_line(ids, by):
         np.testing.assert_array_equal(np.sort(order), np.arange(n_lines))
 
 
+def test_columns_that_are_not_wanted_have_no_entries_and_the_others_all_of_theirs(ids):
+    wanted = jnp.arange(GRID[1]) % 2 == 0
+    for kept in ids:
+        all_columns = list_columns(jnp.asarray(kept), GRID)
+        some = list_columns(jnp.asarray(kept), GRID, wanted)
+        assert some.across.size == kept.size
+        for line in range(GRID[1]):
+            every = all_columns.across[all_columns.start[line] : all_columns.start[line + 1]]
+            mine = some.across[some.start[line] : some.start[line + 1]]
+            np.testing.assert_array_equal(mine, every if wanted[line] else [])
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("most", [0, 2**26])
 def test_insertion_points_are_those_of_numpy_however_they_are_found(monkeypatch, side, most):

@@ -87,6 +87,11 @@ def test_a_forced_configuration_comes_before_all_and_only_while_it_is_forced(on_
     assert configure(PROBLEM, HEURISTIC) == MEASURED
 
 
+def test_a_forced_configuration_leaves_kernels_alone_that_are_cut_in_another_way():
+    with forced(PROBLEM):
+        assert configure(PROBLEM, HEURISTIC) is HEURISTIC
+
+
 def test_a_kernel_pays_where_it_was_faster_by_more_than_noise(on_a_gpu):
     for microseconds, verdict in ((96.0, True), (99.0, False), (120.0, False)):
         on_a_gpu(entry(microseconds))

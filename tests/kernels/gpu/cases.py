@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import Mosaic, Neighbours, SparseLayer, Triton, Weights, tuning
+from pallas_kernels.mosaic.mlp_tiles import APART
 from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient
 
 TRITON = Triton()
@@ -105,7 +106,12 @@ def case(
 
 
 def mlp_case(
-    kernel: str, block: tuple[int, int], dtype: Any, width: int = N_IN, engine: str = "triton"
+    kernel: str,
+    block: tuple[int, int],
+    dtype: Any,
+    width: int = N_IN,
+    engine: str = "triton",
+    configuration: Any = None,
 ) -> Case:
     """One kernel for two layers of `width`, four times that and `width` features."""
     n_blocks, name = 4 * width**2 // (block[0] * block[1]), jnp.dtype(dtype).name
@@ -139,7 +145,16 @@ def mlp_case(
         "mlp_weights": (of_weights, [x, x]),
     }
     call, rows = calls[kernel]
-    return Case(engine, f"sparsemlp_{kernel}", block, dtype, -1, call, (*rows, *weights))
+    operands = (*rows, *weights)
+    return Case(engine, f"sparsemlp_{kernel}", block, dtype, -1, call, operands, configuration)
+
+
+def fused_case(block: tuple[int, int], dtype: Any, width: int) -> Case:
+    """The fused pair of engine `mosaic`, cut as costs least of all that is fused."""
+    layer = SparseLayer((width, 4 * width), block, 1, -1, jnp.dtype(dtype).name)
+    space = ENGINES["mosaic"].configurations(layer.problem("mosaic", 1, "mlp", 8192))
+    best = next(cut for cut in space if cut != APART)
+    return mlp_case("mlp", block, dtype, width, "mosaic", best)
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
@@ -216,8 +231,21 @@ MANY_OF_MOSAIC = [
         for side in (32, 64, 128)
     ),
     *(
-        mlp_case("gelu", (side, side), dtype, engine="mosaic")
+        mlp_case("gelu", (side, side), dtype, engine="mosaic", configuration=APART)
         for side, dtype in ((32, BFLOAT16), (128, BFLOAT16), (128, jnp.float32))
+    ),
+    # The sums of all outputs in the registers of two warpgroups, those of few in one's.
+    *(
+        fused_case((side, side), dtype, width)
+        for side, dtype, width in (
+            (32, BFLOAT16, N_IN),
+            (64, BFLOAT16, N_IN),
+            (32, jnp.float32, N_IN),
+            (32, BFLOAT16, 64),
+            (16, jnp.float32, 64),
+            (64, BFLOAT16, 256),
+            (128, BFLOAT16, 256),
+        )
     ),
 ]
 """Each kernel of engine `mosaic` with the blocks that are meant to be used, on Hopper."""

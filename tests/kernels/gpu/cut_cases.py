@@ -5,9 +5,21 @@ import random
 from typing import Any, Literal
 
 import jax.numpy as jnp
-from cases import ENGINES, MANY, MANY_OF_MOSAIC, METHODS, N_IN, N_OUT, TRITON, Case, case
+from cases import (
+    ENGINES,
+    MANY,
+    MANY_OF_MOSAIC,
+    METHODS,
+    N_IN,
+    N_OUT,
+    TRITON,
+    Case,
+    case,
+    mlp_case,
+)
 
 from pallas_kernels import tuning
+from pallas_kernels.mosaic.mlp_tiles import APART
 from pallas_kernels.tuning import Problem
 
 
@@ -55,6 +67,26 @@ def _most_sums(cases: list[Case]) -> list[Case]:
     return list(found.values())
 
 
+def _pairs(cases: list[Case]) -> list[Case]:
+    """Of the fused pairs of these cases, by warpgroups and clusters, the cut with most columns.
+
+    Without those of the cases themselves: what is compiled already is not compiled again.
+    """
+    found: dict[Any, Case] = {}
+    for a in cases:
+        if a.kernel != "sparsemlp_mlp":
+            continue
+        width, name = a.operands[0].shape[-1], jnp.dtype(a.dtype).name
+        shape, its = (width, 4 * width), ENGINES[a.engine]
+        kind = (its.name, its.version, "mlp", name, a.block, shape, -1)
+        for cut in its.configurations(Problem(*kind, density=0.2, n_rows=8192)):
+            key = a.block, a.dtype, width, cut.n_compute, cut.cluster > 1
+            if cut != APART and (key not in found or cut.lines > found[key].configuration.lines):
+                found[key] = mlp_case("mlp", a.block, a.dtype, width, a.engine, cut)
+    own_cases = set(map(str, cases))
+    return [a for a in found.values() if str(a) not in own_cases]
+
+
 def _in_tables() -> list[Case]:
     """The configurations that tables of measurements hold, each once for its kernel and block."""
     names = {method: name for name, method in METHODS.items()}
@@ -78,7 +110,14 @@ IN_TABLES = _in_tables()
 SAMPLED = [] if IN_TABLES else _sample(MANY, 24)
 """Where there is no table yet, some of all configurations that the tuner may try."""
 SAMPLED_OF_MOSAIC = list(
-    {str(a): a for a in [*_sample(MANY_OF_MOSAIC, 16), *_most_sums(MANY_OF_MOSAIC)]}.values()
+    {
+        str(a): a
+        for a in [
+            *_sample(MANY_OF_MOSAIC, 16),
+            *_most_sums(MANY_OF_MOSAIC),
+            *_pairs(MANY_OF_MOSAIC),
+        ]
+    }.values()
 )
 """The same of engine `mosaic` on Hopper, with or without a table, and the cuts that take the most
 registers."""

@@ -80,6 +80,9 @@ def _wait(barrier: Barriers) -> None:
 def _meet() -> None:
     HERE.cluster.take_turns()
     HERE.warpgroup.apart.clear()
+    for ref, values in HERE.warpgroup.stores:
+        ref.write(values)
+    HERE.warpgroup.stores.clear()
 
 
 def _apart() -> list[Barriers]:
@@ -101,6 +104,13 @@ def _finish_products(n_left: int) -> None:
     HERE.cluster.take_turns()
     while len(products) > n_left:
         products.pop(0).end()
+
+
+def _store(value: Array, destination: Ref) -> None:
+    """Spoils the destination at once; tensor cores find the numbers there after `meet`."""
+    HERE.cluster.take_turns()
+    destination.write(np.full(value.shape, np.nan, destination.dtype))
+    HERE.warpgroup.stores.append((destination, np.asarray(value.astype(destination.dtype))))
 
 
 def _write(value: Array, _: Ref, destination: Ref) -> None:
@@ -183,6 +193,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         "write": _write,
         "finish_writes": lambda: None,
         "load_row": _load_row,
+        "load_sums": lambda ref: jnp.asarray(ref.read(), jnp.float32),
+        "store": _store,
         "read": lambda ref, at: jnp.int32(ref.array[int(at)]),
         "turned": lambda ref: dataclasses.replace(ref, is_turned=True),
         "with_accumulators": lambda shape, n, use: use(*(Sums(shape) for _ in range(n))),

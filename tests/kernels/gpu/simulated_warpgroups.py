@@ -59,6 +59,8 @@ class Warpgroup:
     phases: dict[Barrier, int] = dataclasses.field(default_factory=dict)
     apart: list[Barriers] = dataclasses.field(default_factory=list)
     """Barriers that some of its warps may not have left."""
+    stores: list[tuple[Ref, np.ndarray]] = dataclasses.field(default_factory=list)
+    """What it has stored and tensor cores may not find yet."""
     waits_for: Callable[[], bool] | None = None
 
 

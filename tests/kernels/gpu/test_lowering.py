@@ -5,12 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import FEW, FEW_OF_AMPERE, FEW_OF_MOSAIC, Case
+from cases import FEW, FEW_OF_AMPERE, FEW_OF_MOSAIC, Case, mlp_case
 from jax.sharding import AbstractDevice, AbstractMesh
 from machine_code import mosaic_target
 
 from pallas_kernels import Mosaic, SparseLayer
 from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic.mlp_tiles import MlpTiles
 
 
 def lowered(case: Case, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -103,6 +104,20 @@ def test_any_number_of_rows_lowers_on_hopper(n_rows, block, dtype):
         (n_rows, n_in),
         (n_in, n_out),
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("n_rows", [1, 37, 300])
+def test_a_fused_pair_of_any_number_of_rows_lowers_on_hopper_as_one_kernel(n_rows, dtype):
+    tiles = MlpTiles(2, 1, 2, pieces=1, blocks=8, inputs=2, lines=2, stages=4)
+    case = mlp_case("mlp", (32, 32), dtype, 64, "mosaic", tiles)
+    x = jax.ShapeDtypeStruct((n_rows, 64), dtype)
+    device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+        traced = jax.jit(case.traced()).trace(x, *case.operands[1:])
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@mosaic_gpu_v2") == 1
+    assert traced.out_info.shape == (n_rows, 64)
 
 
 def test_layers_that_are_alike_are_lowered_once():

@@ -92,6 +92,23 @@ def test_columns_abreast_and_programs_that_load_together(kernel, cluster, abreas
         assert compare(program, work, expected(work), "bfloat16") == "", cut
 
 
+@pytest.mark.parametrize("cluster", [0, 1, 2, 4])
+@pytest.mark.parametrize("abreast", [0, 1, 2])
+def test_fused_pairs_abreast_and_in_clusters(abreast, cluster):
+    """Each way by itself; without either one product after the other."""
+    engine, point = ENGINES["mosaic"], Point((256, 1024), (32, 32), 0.8, 1000, "bfloat16")
+    work = work_of("mlp", point.layer, point.n_rows)
+    problem = point.layer.problem(engine.name, engine.version, "mlp", point.n_rows)
+    space = engine.configurations(problem)
+    cuts = [cut for cut in space if (cut.abreast, cut.cluster) == (abreast, cluster)]
+    if not cuts:
+        pytest.skip("engine mosaic has no such kernel")
+    for cut in {min(cuts, key=lambda c: c.pieces), max(cuts, key=lambda c: c.pieces)}:
+        with forced(cut):
+            program = compiled(work.sparse(engine), work.operands)
+        assert compare(program, work, expected(work), "bfloat16") == "", cut
+
+
 @EVERY_ENGINE
 def test_two_runs_give_the_same_bits(engine):
     point = Point((512, 1024), (64, 64), 0.8, 4096, "bfloat16")

@@ -15,6 +15,7 @@ from pallas_kernels.mosaic.search_space import configurations
 from pallas_kernels.tuning import Problem
 
 LAYER = SparseLayer((1024, 4096), (64, 64), 205, -1, "bfloat16")
+NARROW = SparseLayer((384, 1536), (32, 32), 116, -1, "bfloat16")
 KERNELS = ("product", "input_gradient", "kernel_gradient")
 
 
@@ -22,16 +23,18 @@ def problem(kernel: str, layer: SparseLayer = LAYER, n_rows: int = 8192) -> Prob
     return layer.problem("mosaic", 1, kernel, n_rows)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_heuristic_comes_first_and_each_once_as_a_table_holds_it(kernel):
-    space = configurations(problem(kernel))
+@pytest.mark.parametrize(
+    ("kernel", "layer"), [*((kernel, LAYER) for kernel in KERNELS), ("mlp", NARROW)]
+)
+def test_the_heuristic_comes_first_and_each_once_as_a_table_holds_it(kernel, layer):
+    space = configurations(problem(kernel, layer))
     assert len(space) == len(set(space)) > 8
     again = [type(c)(**json.loads(json.dumps(dataclasses.asdict(c)))) for c in space]
     assert again == space
 
 
 def test_other_kernels_and_those_of_ampere_have_no_choice():
-    assert configurations(problem("mlp")) == []
+    assert configurations(problem("compact_gradient")) == []
     assert Mosaic(capability="8.0").configurations(problem("product")) == []
     assert len(Mosaic(capability="9.0").configurations(problem("product"))) > 8
 

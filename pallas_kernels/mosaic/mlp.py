@@ -1,0 +1,178 @@
+"""`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top, without hidden units in memory.
+
+Here the pair is cut and launched; `mlp_program` tells what runs on the GPU.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pallas_kernels.layout import BlockLists, kept_grid, list_columns
+from pallas_kernels.mosaic import launch, mlp_program, product_copies, product_sums
+from pallas_kernels.mosaic.mlp_tiles import MlpTiles, Pair, pair_of
+from pallas_kernels.mosaic.product_program import Memory
+from pallas_kernels.mosaic.product_share import Share
+from pallas_kernels.mosaic.product_tiles import ROWS, Tiles, cut_into_pieces
+from pallas_kernels.sparse_layer import SparseLayer, Weights
+
+
+@functools.partial(jax.jit, static_argnames=("layers", "tiles", "residual", "interpret"))
+def mlp(
+    x: Float[Array, "rows n"],
+    weights: tuple[Weights, Weights],
+    layers: tuple[SparseLayer, SparseLayer],
+    tiles: MlpTiles,
+    *,
+    residual: bool,
+    interpret: bool,
+) -> Float[Array, "rows n"]:
+    """The result of both layers. Hidden units that no kept block of W2 uses load no block of W1.
+
+    Args:
+      x: `[rows, n]`, not empty.
+      weights: of both layers, each of which keeps a block.
+      layers: both layers, whose blocks are each other's turned.
+      tiles: how the pair is cut.
+      residual: whether x is added.
+      interpret: whether the kernel is interpreted.
+    """
+    pair = pair_of(layers, x.shape[0])
+    of_first, of_second = _lists(weights, pair)
+    # Tensor cores read float32 along the contracted features alone: XLA transposes both kernels.
+    is_wide = jnp.dtype(x.dtype).itemsize == 4
+    kernels = [own.kernel.T if is_wide else own.kernel for own in weights]
+    biases = [own.bias for own in weights]
+    x = launch.padded(x, launch.TILE_ROWS)
+    (width, depth), tall = (pair.first.width, pair.first.depth), tiles.first.rows // ROWS
+    contiguous = min(32 if is_wide else 64, width, depth)
+    ring = (width, depth) if is_wide else (depth, width)
+
+    def shared(*shape: int) -> Any:
+        return launch.shared(shape, x.dtype, contiguous)
+
+    def ring_barriers() -> dict[str, Any]:
+        free = launch.barriers(tiles.stages, arrivals=tiles.n_compute, cluster=tiles.cluster)
+        return {"full": launch.barriers(tiles.stages, arrivals=tiles.abreast), "free": free}
+
+    y = launch.launch(
+        "sparsemlp_mlp",
+        functools.partial(
+            _kernel,
+            pair=pair,
+            tiles=tiles,
+            turned=is_wide,
+            has_bias=[bias is not None for bias in biases],
+            residual=residual,
+        ),
+        [
+            *_entries(of_first, tiles.first, pair.first.n_blocks),
+            *_entries(of_second, tiles.second, pair.second.n_blocks),
+            of_first.order,
+            of_second.order,
+            x,
+            *kernels,
+            *(bias for bias in biases if bias is not None),
+        ],
+        grid=(tiles.first.n_tiles(pair.first) // tiles.cluster,),
+        cluster=tiles.cluster,
+        out=jax.ShapeDtypeStruct((x.shape[0], pair.second.n_lines * pair.second.width), x.dtype),
+        scratch={
+            "panel": shared(1, tiles.inputs, tiles.first.rows, depth),
+            "hidden": shared(tiles.buffers, tiles.blocks, tall, ROWS, width),
+            "ring1": shared(tiles.stages, tiles.abreast, *ring),
+            "ring2": shared(tiles.stages, tiles.abreast, *reversed(ring)),
+            "staging": shared(tiles.n_compute, ROWS, depth),
+            "panel_full": launch.barriers(1, arrivals=tiles.inputs),
+            "hidden_full": launch.barriers(tiles.buffers, arrivals=tiles.n_compute),
+            **{f"ring1_{name}": barrier for name, barrier in ring_barriers().items()},
+            **{f"ring2_{name}": barrier for name, barrier in ring_barriers().items()},
+        },
+        n_warpgroups=tiles.n_compute + 1,
+        interpret=interpret,
+    )
+    return y[: pair.first.n_rows]
+
+
+def _lists(weights: tuple[Weights, Weights], pair: Pair) -> tuple[BlockLists, BlockLists]:
+    """The kept blocks of both kernels by their columns, in the order that the columns have."""
+    first, second = ((product.n_blocks, product.n_lines) for product in pair)
+    is_used = kept_grid(weights[1].kept, second).any(axis=1)
+    lists = list_columns(weights[0].kept, first, is_used), list_columns(weights[1].kept, second)
+    of_first, of_second = (a._replace(order=jnp.arange(a.order.size)) for a in lists)
+    return of_first, of_second
+
+
+def _entries(lists: BlockLists, tiles: Tiles, n_blocks: int) -> tuple[Array, Array, Array]:
+    """Where entries begin, how many steps there are and the blocks, as `Share` has them."""
+    pieces = cut_into_pieces(lists, tiles, n_blocks)
+    return pieces.start, pieces.steps, lists.across
+
+
+def _kernel(
+    start1: Any,
+    steps1: Any,
+    across1: Any,
+    start2: Any,
+    steps2: Any,
+    across2: Any,
+    order1: Any,
+    order2: Any,
+    x: Any,
+    w1: Any,
+    w2: Any,
+    *rest: Any,
+    pair: Pair,
+    tiles: MlpTiles,
+    turned: bool,
+    has_bias: list[bool],
+    residual: bool,
+    panel: Any,
+    hidden: Any,
+    ring1: Any,
+    ring2: Any,
+    staging: Any,
+    panel_full: Any,
+    hidden_full: Any,
+    **ring: Any,
+) -> None:
+    *biases, y = rest
+    b1, b2 = (biases.pop(0) if has else None for has in has_bias)
+    tile, zero = launch.place(1, tiles.cluster)
+
+    def memory(name: str, buffers: Any) -> Memory:
+        full, free = ring[f"{name}_full"], ring[f"{name}_free"]
+        return Memory(panel, buffers, staging, panel_full, None, full, free)
+
+    def program(product: Any, own: dict[str, Any]) -> dict[str, Any]:
+        shared = {"x": x, "y": y, "first_row": tile * tiles.first.rows, "turned": turned}
+        return {**shared, "width": product.width, "depth": product.depth, **own}
+
+    first = program(
+        pair.first,
+        {
+            "share": Share(start1, None, steps1, across1, order1, tiles.first, zero, 1),
+            "memory": memory("ring1", ring1),
+            "kernel": w1,
+            "bias": b1,
+            "with_gelu": True,
+        },
+    )
+    second = program(
+        pair.second,
+        {
+            "share": Share(start2, None, steps2, across2, order2, tiles.second, zero, 1),
+            "memory": memory("ring2", ring2),
+            "kernel": w2,
+            "bias": b2,
+            "with_gelu": False,
+        },
+    )
+    copying, summing = product_copies.Copying, product_sums.Summing
+    copies = mlp_program.Copying(copying(**first), copying(**second), tiles)
+    sums = mlp_program.Summing(
+        summing(**first), summing(**second), tiles, hidden, hidden_full, residual
+    )
+    launch.specialise(tiles.n_compute, copies.copy, sums.multiply)

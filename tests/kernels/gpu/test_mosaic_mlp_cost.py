@@ -1,0 +1,51 @@
+"""What two fused layers cost on paper."""
+
+import pytest
+from test_mosaic_mlp_tiles import layers, pair
+
+from pallas_kernels import Mosaic
+from pallas_kernels.mosaic import product_cost
+from pallas_kernels.mosaic.mlp_cost import apart_seconds, by_cost, seconds
+from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, pair_of, search_space
+
+
+@pytest.mark.parametrize(("width", "side"), [(64, 32), (384, 32), (384, 64)])
+def test_every_way_is_ranked_by_its_time_and_fused_ones_beat_one_after_the_other(width, side):
+    its = pair(width, side)
+    ranked = by_cost(its)
+    assert set(ranked) == {*search_space(its), APART}
+    times = [apart_seconds(its) if t == APART else seconds(its, t) for t in ranked]
+    assert times == sorted(times)
+    assert ranked[0] != APART
+
+
+def test_what_cannot_be_fused_is_apart():
+    assert by_cost(pair(768, 64)) == [APART]
+
+
+def test_one_after_the_other_is_both_products_and_the_hidden_units():
+    its = pair(768, 64)
+    alone = [product_cost.seconds(a, product_cost.tiles_of(a)) for a in its]
+    written = 8192 * 3072 * 2 / product_cost.CACHE_BYTES
+    assert apart_seconds(its) == pytest.approx(sum(alone) + written)
+
+
+def test_loads_bound_a_pair_whose_steps_take_no_time(monkeypatch):
+    """Panels of all rows once, kept blocks once for every cluster of programs."""
+    for name in ("STEP_SECONDS", "ISSUE_SECONDS", "COPY_SECONDS"):
+        monkeypatch.setattr(product_cost, name, 0.0)
+    monkeypatch.setattr(product_cost, "FLOPS", {2: float("inf")})
+    tiles = MlpTiles(2, 2, 2, pieces=4, blocks=12, inputs=12, lines=6, stages=8)
+    n_programs, waves = 8192 // 64, 1
+    n_kept = 12 * 48 // 5
+    loaded = n_programs * (2 * n_kept * 32 * 32 / 2 + 64 * 384) * 2
+    want = waves * 132 / n_programs * loaded / product_cost.CACHE_BYTES
+    assert seconds(pair(384, 32), tiles) == pytest.approx(want)
+
+
+def test_the_tuner_may_try_them_all_and_one_after_the_other():
+    first, second = layers(384, 64)
+    problem = first.problem("mosaic", 1, "mlp", 8192)
+    found = Mosaic(capability="9.0").configurations(problem)
+    assert found == by_cost(pair_of((first, second), 8192))
+    assert Mosaic(capability="8.0").configurations(problem) == []
