@@ -212,8 +212,11 @@ class Mosaic(Engine):
         """How two layers are fused on Hopper, if they are."""
         if self._capability().startswith(AMPERE) or not is_fusable(layers):
             return APART
+        pair = pair_of(layers, n_rows)
         problem = layers[0].problem(self.name, self.version, "mlp", n_rows)
-        return configure(problem, mlp_cost.by_cost(pair_of(layers, n_rows))[0])
+        heuristic = mlp_cost.by_cost(pair)[0]
+        tiles = configure(problem, heuristic)
+        return tiles if tiles == APART or tiles.covers(pair) else heuristic
 
     def _multiply(
         self,

@@ -1,13 +1,18 @@
 """What a way to cut two fused layers costs on paper, and whether it beats one after the other.
 
-By the rates and assumptions of `product_cost`, of which nothing was measured yet. GELU costs either
-way the same, and is left out.
+By the rates and assumptions of `product_cost`, of which nothing was measured yet, and by the
+time of GELU: a fused program computes it of all hidden units of its rows, which more programs share
+out otherwise if there are few rows.
 """
 
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic import product_cost
 from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, Pair, search_space
+
+GELU_SECONDS = 27 / (128 * 1.7e9)
+"""Of a number on a multiprocessor: 27 operations, 128 at once, at 1.7 GHz; assumed."""
 
 
 def seconds(pair: Pair, tiles: MlpTiles) -> float:
@@ -23,15 +28,25 @@ def seconds(pair: Pair, tiles: MlpTiles) -> float:
     kept = sum(product.n_kept * product.width * product.depth for product in pair)
     panel = tiles.first.rows * first.n_blocks * first.depth
     loaded = n_programs * (kept / tiles.cluster + panel) * itemsize
-    return product_cost.in_waves(n_programs, tiles.cluster, loaded, steps)
+    multiplied = product_cost.in_waves(n_programs, tiles.cluster, loaded, steps)
+    units = tiles.first.rows * first.n_lines * first.width
+    return multiplied + _gelu_seconds(n_programs, tiles.cluster, units)
+
+
+def _gelu_seconds(n_programs: int, cluster: int, units: int) -> float:
+    """The time of GELU, of so many numbers in each program."""
+    return pl.cdiv(n_programs, product_cost.PLACES[cluster]) * units * GELU_SECONDS
 
 
 def apart_seconds(pair: Pair) -> float:
     """The time of one product after the other, the first of which writes the hidden units."""
-    first, second = pair
-    hidden = first.n_rows * first.n_lines * first.width * jnp.dtype(first.dtype).itemsize
-    products = (product_cost.seconds(a, product_cost.tiles_of(a)) for a in (first, second))
-    return sum(products) + hidden / product_cost.CACHE_BYTES
+    hidden = pair.first.n_rows * pair.first.n_lines * pair.first.width
+    written = hidden * jnp.dtype(pair.first.dtype).itemsize / product_cost.CACHE_BYTES
+    cuts = [product_cost.tiles_of(product) for product in pair]
+    products = (product_cost.seconds(*each) for each in zip(pair, cuts, strict=True))
+    n_programs = cuts[0].n_tiles(pair.first) * cuts[0].n_shares(pair.first)
+    gelu = _gelu_seconds(n_programs, cuts[0].cluster, -(-hidden // n_programs))
+    return sum(products) + written + gelu
 
 
 def by_cost(pair: Pair) -> list[MlpTiles]:

@@ -89,6 +89,16 @@ class MlpTiles:
         """Turns of the first product that compute a piece."""
         return self.blocks // self.abreast
 
+    def covers(self, pair: Pair) -> bool:
+        """Whether this is a cut of a pair: all its inputs, hidden units and outputs are computed.
+
+        A table knows a pair by its two widths, whichever of them is the hidden one.
+        """
+        first, second = pair
+        all_units = (self.pieces - 1) * self.blocks < first.n_lines <= self.pieces * self.blocks
+        all_outputs = second.n_lines <= self.lines * self.abreast
+        return self.inputs == first.n_blocks and all_units and all_outputs
+
 
 APART = MlpTiles(0, 0, 0, 0, 0, 0, 0, 0)
 """Not fused: one product after the other."""
@@ -134,7 +144,8 @@ def search_space(pair: Pair, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> 
 def _fits_registers(pair: Pair, n_compute: int, lines: int) -> bool:
     """Whether a warpgroup holds the sums of so many columns, and those of some hidden units."""
     first, second = pair
-    sums = lines * (second.width // 2 + COLUMN_REGISTERS) + first.width // 2
+    outputs = lines * (second.width // 2 + COLUMN_REGISTERS)
+    sums = outputs + first.width // 2 + COLUMN_REGISTERS
     return lines <= MOST_LINES[n_compute] and sums + OTHER_REGISTERS <= launch.registers(n_compute)
 
 

@@ -30,9 +30,9 @@ def configurations(problem: Problem) -> list[Any]:
             space = gradient_tiles.search_space(layer)
             return list(dict.fromkeys([gradient_tiles.gradient_tiles_of(layer), *space]))
         case "mlp":
-            back = dataclasses.replace(
-                layer, kernel_shape=layer.kernel_shape[::-1], block=layer.block[::-1]
-            )
+            back = dataclasses.replace(layer, kernel_shape=layer.kernel_shape[::-1])
+            if not mlp_tiles.is_fusable((layer, back)):
+                return [mlp_tiles.APART]
             return mlp_cost.by_cost(mlp_tiles.pair_of((layer, back), problem.n_rows))
         case _:
             return []

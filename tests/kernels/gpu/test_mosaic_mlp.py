@@ -8,8 +8,9 @@ import pytest
 from test_ampere import A100
 from test_product_program import INTERPRETED
 
-from pallas_kernels import Mosaic, SparseLayer
+from pallas_kernels import Mosaic, SparseLayer, tuning
 from pallas_kernels.mosaic.engine import HOPPER
+from pallas_kernels.mosaic.mlp_tiles import MlpTiles
 
 BLOCKS = ((32, 32), (32, 64))
 
@@ -29,6 +30,17 @@ def test_nothing_in_is_nothing_out():
     assert dx.shape == empty.shape
     for gradient in jax.tree.leaves(gradients):
         np.testing.assert_array_equal(gradient, 0)
+
+
+def test_a_measured_cut_that_covers_another_pair_is_not_taken():
+    """A table knows 64 -> 256 -> 64 and 256 -> 64 -> 256 by the same two widths."""
+    engine = Mosaic(capability=HOPPER)
+    there = SparseLayer((64, 256), (32, 32), 4, -1, "bfloat16")
+    back = SparseLayer((256, 64), (32, 32), 4, -1, "bfloat16")
+    cut = MlpTiles(1, 1, 1, pieces=2, blocks=4, inputs=2, lines=2, stages=2)
+    with tuning.forced(cut):
+        assert engine._mlp_tiles((there, back), 8192) == cut
+        assert engine._mlp_tiles((back, there), 8192) != cut
 
 
 @INTERPRETED

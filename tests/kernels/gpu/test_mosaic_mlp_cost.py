@@ -1,10 +1,12 @@
 """What two fused layers cost on paper."""
 
+import dataclasses
+
 import pytest
 from test_mosaic_mlp_tiles import layers, pair
 
 from pallas_kernels import Mosaic
-from pallas_kernels.mosaic import product_cost
+from pallas_kernels.mosaic import mlp_cost, product_cost
 from pallas_kernels.mosaic.mlp_cost import apart_seconds, by_cost, seconds
 from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, pair_of, search_space
 
@@ -23,11 +25,22 @@ def test_what_cannot_be_fused_is_apart():
     assert by_cost(pair(768, 64)) == [APART]
 
 
-def test_one_after_the_other_is_both_products_and_the_hidden_units():
+def test_one_after_the_other_is_both_products_gelu_and_the_hidden_units(monkeypatch):
     its = pair(768, 64)
+    cut = product_cost.tiles_of(its.first)
     alone = [product_cost.seconds(a, product_cost.tiles_of(a)) for a in its]
     written = 8192 * 3072 * 2 / product_cost.CACHE_BYTES
+    with_gelu = apart_seconds(its)
+    monkeypatch.setattr(mlp_cost, "GELU_SECONDS", 0.0)
     assert apart_seconds(its) == pytest.approx(sum(alone) + written)
+    # All of it, shared out among the multiprocessors, the last wave of programs perhaps in part.
+    least = 8192 * 3072 / product_cost.PLACES[cut.cluster] * 27 / (128 * 1.7e9)
+    assert least <= with_gelu - apart_seconds(its) < 2 * least
+
+
+def test_few_rows_are_not_fused_where_gelu_would_be_of_few_programs():
+    assert by_cost(pair(384, 64, n_rows=4096))[0] == APART
+    assert by_cost(pair(384, 64, n_rows=16384))[0] != APART
 
 
 def test_loads_bound_a_pair_whose_steps_take_no_time(monkeypatch):
@@ -35,6 +48,7 @@ def test_loads_bound_a_pair_whose_steps_take_no_time(monkeypatch):
     for name in ("STEP_SECONDS", "ISSUE_SECONDS", "COPY_SECONDS"):
         monkeypatch.setattr(product_cost, name, 0.0)
     monkeypatch.setattr(product_cost, "FLOPS", {2: float("inf")})
+    monkeypatch.setattr(mlp_cost, "GELU_SECONDS", 0.0)
     tiles = MlpTiles(2, 2, 2, pieces=4, blocks=12, inputs=12, lines=6, stages=8)
     n_programs, waves = 8192 // 64, 1
     n_kept = 12 * 48 // 5
@@ -49,3 +63,5 @@ def test_the_tuner_may_try_them_all_and_one_after_the_other():
     found = Mosaic(capability="9.0").configurations(problem)
     assert found == by_cost(pair_of((first, second), 8192))
     assert Mosaic(capability="8.0").configurations(problem) == []
+    oblong = dataclasses.replace(problem, block=(64, 32))
+    assert Mosaic(capability="9.0").configurations(oblong) == [APART]

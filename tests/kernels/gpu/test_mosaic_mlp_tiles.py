@@ -69,6 +69,14 @@ def test_outputs_that_registers_do_not_hold_have_no_cut(width, side, dtype):
     assert list(search_space(pair(width, side, dtype))) == []
 
 
+def test_a_cut_covers_its_pair_and_neither_the_way_back_nor_wider_layers():
+    its, back = pair(256, 64), pair_of(layers(1024, 64, hidden=256), 8192)
+    for tiles in search_space(its):
+        assert tiles.covers(its)
+        assert not tiles.covers(back)
+        assert not tiles.covers(pair(512, 64))
+
+
 def test_pieces_take_the_room_there_is():
     cuts = list(search_space(pair(384, 32)))
     alike = itertools.groupby(cuts, key=lambda t: (t.n_compute, t.abreast, t.cluster))
