@@ -93,6 +93,12 @@ def measure_memory(options: Annotated[Memory, tyro.conf.arg(name="")]) -> None:
         if batch < 1:
             raise InputError(f"--batch-size={batch} is no number of images: at least 1")
     compared = variants(options)
+    if options.show != "options":
+        # A block that does not fit says so before anything is computed.
+        pruned = next(a for name, a in compared.items() if name.startswith("activations"))
+        for batch in options.batch_size:
+            loss, *shapes = _step(options.model, pruned, batch)
+            jax.eval_shape(jax.grad(loss), *shapes)
     for batch in options.batch_size:
         if options.show != "rules":
             print_options(options.model, _MODELS[options.model], batch)

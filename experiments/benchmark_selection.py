@@ -18,7 +18,7 @@ from sparsemlp import BlockMasking, InputError, ResMLP, parse_block, presets, se
 from sparsemlp.blocks import matrix_shape
 from sparsemlp.engines import check_engine
 from sparsemlp.errors import require_known
-from sparsemlp.files import Record, write_json
+from sparsemlp.files import Record, make_folder, write_json
 from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.plan import masked_kernels
 from sparsemlp.runs.environment import describe_environment
@@ -54,6 +54,8 @@ class Selection:
 
 def measure_selection(options: Annotated[Selection, tyro.conf.arg(name="")]) -> None:
     """What scores, choice and lists of blocks cost beside loss and gradients of a batch."""
+    if options.out is not None:
+        make_folder(options.out.parent)
     record = selection_costs(options)
     medians, shares = record["median_ms"], record["share_of_step"]
     table = Table(

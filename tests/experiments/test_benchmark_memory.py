@@ -1,10 +1,12 @@
 """The memory benchmark: what it counts, and what it compares."""
 
+import functools
 from typing import Any
 
 import benchmark_memory
 import jax
 import jax.numpy as jnp
+import pytest
 from benchmark_memory import (
     Memory,
     allocated_bytes,
@@ -54,6 +56,14 @@ def test_a_block_that_does_not_divide_the_tokens_is_for_the_channels_alone():
 
     assert pruned("resmlp_cifar10") == [True, True]
     assert pruned("resmlp_s24") == [False, True]
+
+
+def test_a_block_that_does_not_fit_says_so_before_any_table(monkeypatch, capsys):
+    small = functools.partial(ResMLP, dim=32, depth=1)
+    monkeypatch.setitem(benchmark_memory._MODELS, "resmlp_cifar10", small)
+    with pytest.raises(ValueError, match="7x7 does not divide"):
+        measure_memory(Memory(block="7x7", batch_size=(8,)))
+    assert capsys.readouterr().out == ""
 
 
 def test_every_variant_has_a_row_with_both_numbers(monkeypatch, capsys):

@@ -30,6 +30,13 @@ def test_parts_and_their_shares_are_printed_and_written(tmp_path, monkeypatch, c
     assert all(milliseconds > 0 for milliseconds in record["median_ms"].values())
 
 
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark_selection, "selection_costs", lambda _: pytest.fail("measured"))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file is no folder"):
+        measure_selection(Selection(out=tmp_path / "file" / "numbers.json"))
+
+
 @pytest.mark.parametrize("factor", [1.001, float("nan")])
 def test_scores_that_are_wrong_are_not_timed(monkeypatch, factor):
     right = benchmark_selection.block_scores
