@@ -33,6 +33,8 @@ def configurations(problem: Problem) -> list[Any]:
             back = dataclasses.replace(layer, kernel_shape=layer.kernel_shape[::-1])
             if not mlp_tiles.is_fusable((layer, back)):
                 return [mlp_tiles.APART]
-            return mlp_cost.by_cost(mlp_tiles.pair_of((layer, back), problem.n_rows))
+            ranked = mlp_cost.by_cost(mlp_tiles.pair_of((layer, back), problem.n_rows))
+            # Whoever tries few of them tries one product after the other too.
+            return list(dict.fromkeys([ranked[0], mlp_tiles.APART, *ranked]))
         case _:
             return []
