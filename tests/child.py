@@ -29,7 +29,8 @@ def run_in_child(
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {devices}",
             "PYTHONPATH": os.pathsep.join(sys.path),
-        },
+        }
+        | ({} if n_cpus is None else {"NPROC": str(n_cpus)}),
         capture_output=True,
         text=True,
         timeout=300,

@@ -112,15 +112,27 @@ class Program:
     def copy(self) -> None:
         """What the copying warpgroup does."""
         jax.lax.fori_loop(self.first, self.last, self._fetch_step, None)
+        # A barrier ends in a phase that whoever waits for it has seen; the last step frees nothing.
+        for more in range(self.cut.stages - 1):
+            self._free_slot(self.last + more)
+
+    def _free_slot(self, step: Array) -> Array:
+        """Waits until the buffers of a step are free.
+
+        Returns:
+          Which ones they are.
+        """
+        slot = self._slot(step)
+
+        @pl.when(step >= self.first + self.cut.stages)
+        def _free() -> None:
+            warpgroup.wait(self.memory.free.at[slot])
+
+        return slot
 
     def _fetch_step(self, step: Array, _: None) -> None:
         """Starts the copies of a step, once its buffers are free."""
-        cut, memory, slot = self.cut, self.memory, self._slot(step)
-
-        @pl.when(step >= self.first + cut.stages)
-        def _free() -> None:
-            warpgroup.wait(memory.free.at[slot])
-
+        cut, memory, slot = self.cut, self.memory, self._free_slot(step)
         full = memory.full.at[slot]
         for i in range(cut.n_together):
             fetch = functools.partial(self._fetch_left, step, i, self._left_part(slot, i), full)

@@ -65,8 +65,8 @@ class Copying:
 
         self.first.fetch_piece(zero, zero, None)
         steps = jax.lax.fori_loop(0, self.tiles.pieces, of_piece, (zero, zero))
-        self.first.await_others(steps[0])
-        self.second.await_others(steps[1])
+        self.first.await_end(steps[0])
+        self.second.await_end(steps[1])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -32,15 +32,20 @@ class Copying(Program):
         if self.is_whole:
             self.fetch_piece(jnp.int32(0), jnp.int32(0), None)
         start = jnp.int32(0), jnp.int32(0)
-        _, n_steps = jax.lax.fori_loop(0, self.share.n_turns(), group, start)
-        self.await_others(n_steps)
+        n_uses, n_steps = jax.lax.fori_loop(0, self.share.n_turns(), group, start)
+        self.await_end(n_steps)
+        if not self.is_whole:
+            for more in range(2):
+                self._free_buffer(n_uses + more)
 
-    def await_others(self, n_steps: Array) -> None:
-        """Waits until all programs of the cluster are done with the ring, after so many uses."""
-        if self.tiles.cluster > 1:
-            # Other programs arrive at the barriers of this one, which has to be there for that.
-            for more in range(self.tiles.stages):
-                self._free_slot(n_steps + more)
+    def await_end(self, n_steps: Array) -> None:
+        """Waits until all programs of the cluster are done with the ring, after so many uses.
+
+        They arrive at the barriers of this program, which has to be there for that; and a barrier
+        ends in a phase that whoever waits for it has seen.
+        """
+        for more in range(self.tiles.stages):
+            self._free_slot(n_steps + more)
 
     def fetch_piece(self, use: Array, piece: Array, needed: Array | None) -> None:
         """Starts the copies of a piece of the panel, the buffers' `use`th.
@@ -51,12 +56,7 @@ class Copying(Program):
           needed: a bit for each of its blocks, those to load; None for all.
         """
         tiles, memory = self.tiles, self.memory
-        buffer = jax.lax.rem(use, jnp.int32(2)) if not self.is_whole else 0
-        if not self.is_whole:
-
-            @pl.when(use >= 2)
-            def _free() -> None:
-                warpgroup.wait(memory.panel_free.at[buffer])
+        buffer = 0 if self.is_whole else self._free_buffer(use)
 
         def start_copy(block: Array) -> None:
             feature = (piece * tiles.blocks + block) * self.depth
@@ -104,6 +104,20 @@ class Copying(Program):
             return step + 1
 
         return jax.lax.fori_loop(0, self.share.n_steps(turn, rank, piece), fetch_weights, step)
+
+    def _free_buffer(self, use: Array) -> Array:
+        """Waits until the panel's `use`th use may begin, which is in pieces.
+
+        Returns:
+          Its buffer.
+        """
+        buffer = jax.lax.rem(use, jnp.int32(2))
+
+        @pl.when(use >= 2)
+        def _free() -> None:
+            warpgroup.wait(self.memory.panel_free.at[buffer])
+
+        return buffer
 
     def _free_slot(self, step: Array) -> Array:
         """Waits until the ring's `step`th use may begin.

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from test_mosaic_mlp_tiles import layers, pair
+from test_mlp_tiles import layers, pair
 
 from pallas_kernels import Mosaic
 from pallas_kernels.mosaic import mlp_cost, product_cost
