@@ -53,10 +53,8 @@ def mlp(
     def shared(*shape: int) -> Any:
         return launch.shared(shape, x.dtype, contiguous)
 
-    def ring_barriers() -> dict[str, Any]:
-        free = launch.barriers(tiles.stages, arrivals=tiles.n_compute, cluster=tiles.cluster)
-        return {"full": launch.barriers(tiles.stages, arrivals=tiles.abreast), "free": free}
-
+    full = launch.barriers(tiles.stages, arrivals=tiles.abreast)
+    free = launch.barriers(tiles.stages, arrivals=tiles.n_compute, cluster=tiles.cluster)
     y = launch.launch(
         "sparsemlp_mlp",
         functools.partial(
@@ -87,8 +85,10 @@ def mlp(
             "staging": shared(tiles.n_compute, ROWS, depth),
             "panel_full": launch.barriers(1, arrivals=tiles.inputs),
             "hidden_full": launch.barriers(tiles.buffers, arrivals=tiles.n_compute),
-            **{f"ring1_{name}": barrier for name, barrier in ring_barriers().items()},
-            **{f"ring2_{name}": barrier for name, barrier in ring_barriers().items()},
+            "ring1_full": full,
+            "ring1_free": free,
+            "ring2_full": full,
+            "ring2_free": free,
         },
         n_warpgroups=tiles.n_compute + 1,
         interpret=interpret,

@@ -115,13 +115,8 @@ def is_fusable(layers: tuple[SparseLayer, SparseLayer]) -> bool:
     return leads_back and first.block == second.block[::-1]
 
 
-def search_space(pair: Pair, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> Iterator[MlpTiles]:
-    """Every way to cut a pair that fits shared memory and registers.
-
-    Args:
-      pair: what is cut.
-      memory_bytes: of shared memory.
-    """
+def search_space(pair: Pair) -> Iterator[MlpTiles]:
+    """Every way to cut a pair that fits shared memory and registers."""
     first, second = pair
     for n_compute, abreast, cluster in itertools.product(MOST_LINES, MOST_LINES, CLUSTERS):
         lines = pl.cdiv(second.n_lines, abreast)
@@ -135,8 +130,8 @@ def search_space(pair: Pair, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> 
         staging = launch.panel_bytes((n_compute * ROWS, second.width), first.dtype)
         unit = launch.panel_bytes((tall * ROWS, first.width), first.dtype)
         for stages in [n for n in STAGES if n * slot in RING_BYTES] or [min(STAGES)]:
-            left = memory_bytes - panel - staging - 2 * stages * slot - launch.BARRIERS_BYTES
-            cut = _pieces(first.n_lines, abreast, left // unit)
+            taken = panel + staging + 2 * stages * slot + launch.BARRIERS_BYTES
+            cut = _pieces(first.n_lines, abreast, (launch.SHARED_MEMORY_BYTES - taken) // unit)
             if cut is not None:
                 yield MlpTiles(n_compute, abreast, cluster, *cut, first.n_blocks, lines, stages)
 
