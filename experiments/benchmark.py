@@ -49,6 +49,12 @@ checks every engine for GPUs on the device at hand, then times products, selecti
 steps, most telling first, for 8 minutes, and writes records and a table in Markdown into DIR. The
 same command goes on where it was stopped; `--smoke` tries it without a GPU.
 
+    python experiments/benchmark.py gpu-table DIR
+    python experiments/benchmark.py gpu-roofline DIR --out=roofline.png
+
+print its tables again, for README, and draw its products under the roof that was measured beside
+them. Results of a trial (`--smoke`) are no measurements and are refused.
+
     python experiments/benchmark.py selection --model=resmlp_cifar10
 
 prints what the masks of a step cost beside its loss and gradients: the scores of all blocks, the
@@ -60,15 +66,17 @@ the milliseconds belong to the moment.
 
 import sys
 
-from benchmark_exchange import measure_exchange
-from benchmark_gpu import measure_gpu
-from benchmark_gradient import measure_gradient
-from benchmark_input import measure_input
-from benchmark_linear import measure_linear
-from benchmark_memory import measure_memory
-from benchmark_population import measure_population
-from benchmark_selection import measure_selection
-from benchmark_step import measure_step
+from benchmarks.exchange import measure_exchange
+from benchmarks.gradient import measure_gradient
+from benchmarks.input import measure_input
+from benchmarks.linear import measure_linear
+from benchmarks.memory import measure_memory
+from benchmarks.population import measure_population
+from benchmarks.selection import measure_selection
+from benchmarks.step import measure_step
+from gpu.benchmark import measure_gpu
+from gpu.figures import draw_roofline
+from gpu.report import print_tables
 
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import subcommands
@@ -85,6 +93,8 @@ def main() -> int:
         "population": measure_population,
         "input": measure_input,
         "gpu": measure_gpu,
+        "gpu-table": print_tables,
+        "gpu-roofline": draw_roofline,
         "selection": measure_selection,
     }
     return exit_code(lambda: subcommands(benchmarks, description=__doc__))

@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from csv_tables import write_csv
-from measured_costs import measured_tables
-from model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside_config
+from cost_tables.csv_tables import write_csv
+from cost_tables.measured_costs import measured_tables
+from cost_tables.model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside_config
+from cost_tables.scaling_costs import Scaling, write_scaling
 from rich.console import Console
 from rich.table import Table
-from scaling_costs import Scaling, write_scaling
 
 from sparsemlp import InputError, parse_block, parse_model
 from sparsemlp.blocks import Block, check_ratio, format_block

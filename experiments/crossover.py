@@ -28,10 +28,10 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from crossover_phases import PAIRS, Case, Comparison, comparisons
+from benchmarks.crossover_phases import PAIRS, Case, Comparison, comparisons
+from benchmarks.timing import Contender, describe_machine, steps_in_a_turn, take_turns
 from jaxtyping import Array
 from rich.console import Console
-from timing import Contender, describe_machine, steps_in_a_turn, take_turns
 
 from pallas_kernels import Cpu, Phase
 from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Annotated
 
 import jax
-from candidates import measure, plain
-from kernel_problems import KERNELS, PRODUCTS, gpu_engines, is_able, layer_of, problem_of
 from rich.console import Console
-from tuning_table import TuningTable, key_of
-from watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
+from tuning.candidates import measure, plain
+from tuning.kernel_problems import KERNELS, PRODUCTS, gpu_engines, is_able, layer_of, problem_of
+from tuning.table import TuningTable, key_of
+from tuning.watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
 
 from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import TABLES, Problem, table_file

@@ -10,8 +10,8 @@ import dataclasses
 import json
 from typing import Any
 
-import benchmark_exchange
-from benchmark_exchange import Exchange, exchanged_bytes
+from benchmarks import exchange as benchmark_exchange
+from benchmarks.exchange import Exchange, exchanged_bytes
 
 from sparsemlp import resmlp_cifar10
 from sparsemlp.cost_models import step_costs

@@ -15,6 +15,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("pallas_kernels", "sparsemlp", "experiments")
 """A package may import those before it."""
 
+PARTS = ("cost_tables", "benchmarks", "tuning", "gpu")
+"""Folders of experiments, parts of its programs; a part may import those before it, no program."""
+
 ONE_CONCEPT = ("data", "figures")
 """Folders of sparsemlp whose modules have one place in the layers together."""
 
@@ -118,6 +121,17 @@ def out_of_leaves(graph: Graph) -> list[str]:
     ]
 
 
+def between_parts_uphill(graph: Graph) -> list[str]:
+    programs = {path.stem for path in (ROOT / "experiments").glob("*.py")}
+    rank = dict.fromkeys(programs, len(PARTS)) | {part: index for index, part in enumerate(PARTS)}
+    return [
+        f"{source} -> {target}"
+        for source, target in arrows(graph)
+        if source.startswith("experiments.")
+        and rank.get(target.split(".")[0], -1) > rank[source.split(".")[1]]
+    ]
+
+
 def circle(graph: Graph) -> str | None:
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -166,6 +180,12 @@ def test_every_folder_of_sparsemlp_has_a_place_and_imports_run_downhill(graph):
     present = {name for module in graph if (name := folder(module))}
     assert present == set(FOLDERS), "give each folder a place in FOLDERS, and each place a folder"
     assert not between_folders_uphill(graph)
+
+
+def test_every_folder_of_experiments_has_a_place_and_imports_run_downhill(graph):
+    present = {path.parent.name for path in (ROOT / "experiments").glob("*/*.py")}
+    assert present == set(PARTS), "give each folder a place in PARTS, and each place a folder"
+    assert not between_parts_uphill(graph)
 
 
 def test_leaves_know_none_of_the_others(graph):
@@ -241,6 +261,18 @@ def test_the_init_of_a_package_only_hands_out_names(package):
             "sparsemlp.train.losses -> sparsemlp.runs.history",
         ),
         (
+            between_parts_uphill,
+            "experiments.benchmarks.timing",
+            "from gpu.points import Point",
+            "experiments.benchmarks.timing -> gpu.points",
+        ),
+        (
+            between_parts_uphill,
+            "experiments.gpu.points",
+            "import benchmark",
+            "experiments.gpu.points -> benchmark",
+        ),
+        (
             out_of_leaves,
             "sparsemlp.data.npz",
             "from sparsemlp.blocks import Block",
@@ -264,9 +296,21 @@ UNTESTED = {"errors", "__init__", "engine", "cifar10", "recorder", "drawing"}
 writes a run folder by `test_run`, drawing by figures."""
 
 
+def names_tested_beside(path: Path) -> set[str]:
+    """The names that tests are named after; of a part of the programs those in its folder alone.
+
+    As pytest wants every name but once, tests there may have the folder's name before their own.
+    """
+    own = path.parent.name
+    folder = ROOT / "tests" / "experiments" / own if own in PARTS else ROOT / "tests"
+    names = {path.stem.removeprefix("test_") for path in folder.rglob("test_*.py")}
+    return {name.removeprefix(f"{word}_") for name in names for word in (own.removesuffix("s"), "")}
+
+
 def test_the_tests_mirror_the_sources() -> None:
-    tested = {path.stem.removeprefix("test_") for path in (ROOT / "tests").rglob("test_*.py")}
-    missing = {name for name, path in sources() if path.stem not in tested | UNTESTED}
+    missing = {
+        name for name, path in sources() if path.stem not in names_tested_beside(path) | UNTESTED
+    }
     assert not missing, f"no test file for {', '.join(sorted(missing))}"
 
 

@@ -38,6 +38,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["input", "--images=0"], "--images=0"),
         (["input", "--kilobytes=nan"], "--kilobytes=nan"),
         (["input", "--workers", "1", "0"], "--workers=0"),
+        (["gpu-table", "nowhere"], "nowhere holds no results"),
+        (["gpu-roofline", "nowhere", "--out=roof.png"], "nowhere holds no results"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

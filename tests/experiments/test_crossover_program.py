@@ -10,7 +10,7 @@ import crossover
 import jax
 import jax.numpy as jnp
 import pytest
-from crossover_phases import PAIRS, Case, Comparison
+from benchmarks.crossover_phases import PAIRS, Case, Comparison
 
 from pallas_kernels import Cpu, SparseLayer
 from pallas_kernels.cpu.crossover import PHASES, load_table

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import tune
-from tuning_table import key_of
-from watch import AtWork, DeviceLostError
+from tuning.table import key_of
+from tuning.watch import AtWork, DeviceLostError
 
 from pallas_kernels.tuning import TABLES, TableError, read_table
 

@@ -65,9 +65,9 @@ def launches(text: str) -> dict[str, int]:
 def _main(path: Path) -> None:
     import jax
     import jax.numpy as jnp
+    from cost_tables.one_step import random_images
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
-    from one_step import random_images
 
     from sparsemlp.configuration.config import Config
     from sparsemlp.configuration.program import build_program

@@ -12,11 +12,11 @@ from typing import Any
 import conformance
 import jax
 import pytest
-from gpu_check import check_engines
-from gpu_points import Point
-from kernel_check import compare, compiled, expected
-from kernel_problems import PRODUCTS, gpu_engines, work_of
-from watch import STUCK, DeviceLostError, require_device
+from gpu.check import check_engines
+from gpu.points import Point
+from tuning.kernel_check import compare, compiled, expected
+from tuning.kernel_problems import PRODUCTS, gpu_engines, work_of
+from tuning.watch import STUCK, DeviceLostError, require_device
 
 from pallas_kernels import ENGINES
 from pallas_kernels.tuning import forced

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from device_timing import looped
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 from machine_code import TARGETS, missing
+from tuning.device_timing import looped
 
 from pallas_kernels import Mosaic, SparseLayer, Triton
 

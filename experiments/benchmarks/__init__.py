@@ -1,0 +1,1 @@
+"""What `benchmark.py` and `crossover.py` measure on a CPU or any device: speed and memory."""

@@ -1,0 +1,241 @@
+"""Everything worth knowing about a GPU in one go, the most telling first, kept as it is found."""
+
+import dataclasses
+import gc
+import hashlib
+import importlib.util
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+import jax
+import tyro
+from jax.extend.backend import clear_backends
+from rich.console import Console
+from tuning.device_timing import Ceilings, measured_ceilings
+from tuning.kernel_problems import gpu_engines
+
+import pallas_kernels
+from gpu.budget import Budget
+from gpu.part import run_part
+from gpu.point_records import measure_points
+from gpu.points import Point, all_points, tiny_points
+from gpu.report import write_report
+from gpu.steps import MODELS
+from gpu.verdicts import compare_engines, verdict_against
+from sparsemlp import InputError
+from sparsemlp.files import Record, make_folder, write_json
+from sparsemlp.runs.environment import describe_environment
+
+N_FIRST, _N_VERY_FIRST = 12, 4
+"""Points that come before PyTorch and most training steps, where there is time for them; those that
+come before the first training steps too, dense and the first engine's of one model."""
+_CHECKS, _VERY_FIRST, _FIRST = 0.4, 0.3, 0.5
+"""Share of the time that the checks may take; of what they and what came after leave, that of the
+first points."""
+_STEPS_UNTIL, _LONGEST_STEP = 0.8, 180.0
+"""Share of the time after which no training step begins; seconds that one may take."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """Products, selection, training steps and memory on a GPU, and a table of them."""
+
+    out: Path
+    """Folder for the results; what it holds of this device, of the same code and versions, is not
+    measured again."""
+    minutes: float = 8.0
+    """When to stop; the same command goes on from there."""
+    rounds: int = 5
+    """Turns of each contender; the medians are over these."""
+    smoke: bool = False
+    """Try the whole program without a GPU: tiny shapes, interpreted kernels, no measurement."""
+
+
+def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
+    """Products, selection, training steps and memory on a GPU, and a table of them."""
+    # Training steps run in processes of their own, beside this one.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    _check(options)
+    budget = Budget(options.minutes)
+    folder, engines = options.out, gpu_engines(options.smoke)
+    make_folder(folder, f"--out={folder}")
+    device = _open_folder(folder, options)
+    with (
+        Console(stderr=True).status("ceilings") as status,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        ceilings = Ceilings(**device["ceilings"])
+        status.update("correctness")
+        seconds = _CHECKS * 60 * options.minutes
+        verdicts = compare_engines(folder, engines, seconds, is_trial=options.smoke)
+        points = tiny_points() if options.smoke else all_points()
+
+        def measure(some: Sequence[Point], until: float) -> None:
+            measure_points(
+                folder,
+                some,
+                engines,
+                verdicts,
+                ceilings,
+                budget,
+                status,
+                rounds=options.rounds,
+                is_trial=options.smoke,
+                until=until,
+            )
+
+        steps = step_commands(list(engines), verdicts, options)
+        # Contenders share what their models have in common, and XLA's choice of products.
+        compiled = {"JAX_COMPILATION_CACHE_DIR": scratch}
+
+        def measure_steps(some: Sequence[list[str]]) -> None:
+            _free_device_memory()
+            for words in some:
+                if budget.share_used > _STEPS_UNTIL or not budget.allows("step"):
+                    break
+                status.update(" ".join(words[:3]))
+                measure_step(folder, words, budget, options, compiled)
+            write_report(folder)
+
+        measure(points[:_N_VERY_FIRST], budget.after(_VERY_FIRST))
+        measure_steps(steps[:2])
+        measure(points[:N_FIRST], budget.after(_FIRST))
+        status.update("PyTorch")
+        _free_device_memory()
+        measure_peers(folder, budget, options)
+        measure_steps(steps)
+        measure(points, until=1.0)
+    text = write_report(folder)
+    print(text if len(text) < 20_000 else f"{folder / 'table.md'}: {len(text.splitlines())} lines")
+    if budget.left < 0 or not budget.allows("point"):
+        print(f"--minutes={options.minutes:g} are over: the same command measures what is missing")
+
+
+def _free_device_memory() -> None:
+    """Other processes need the memory that this one's allocator has gathered."""
+    jax.clear_caches()
+    clear_backends()
+    # The client and its devices refer to each other, and keep the memory until they are found.
+    gc.collect()
+
+
+def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
+    """Runs PyTorch's part in a process of its own, a fifth of the time at most."""
+    if importlib.util.find_spec("torch") is None:
+        print("no figures of PyTorch: pip install -e '.[peers]'")
+        return
+    seconds = max(1.0, min(budget.left, 0.2 * 60 * options.minutes))
+    words = [f"--out={folder / 'peers.jsonl'}", f"--first={N_FIRST}", f"--seconds={seconds:g}"]
+    log = folder / "logs" / "peers.txt"
+    failed = run_part("gpu.peers", words, seconds + 60, log, is_trial=options.smoke)
+    if failed:
+        print(f"no figures of PyTorch: {failed}")
+
+
+def step_commands(engines: list[str], verdicts: Sequence[Record], options: Gpu) -> list[list[str]]:
+    """The options of every training step, the ones that tell most first.
+
+    Args:
+      engines: their names.
+      verdicts: of their comparisons with the reference; who is wrong is left out.
+      options: of the benchmark.
+    """
+    names = ["tiny"] if options.smoke else [name for name in MODELS if name != "tiny"]
+    dtypes = ["bfloat16"] if options.smoke else ["bfloat16", "float32"]
+    contenders = ["dense", *engines, "reference"]
+    return [
+        [f"--model={model}", f"--contender={contender}", f"--dtype={dtype}"]
+        for dtype in dtypes
+        for model in names
+        for contender in (contenders[1:2] if options.smoke else contenders)
+        if not verdict_against(verdicts, contender, MODELS[model].block, dtype)
+    ]
+
+
+def measure_step(
+    folder: Path,
+    words: list[str],
+    budget: Budget,
+    options: Gpu,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Measures a training step in a process of its own, unless its record is there.
+
+    Args:
+      folder: where the records are.
+      words: options of `gpu.steps`.
+      budget: how much time is left; told what this took.
+      options: of the benchmark.
+      variables: of the environment of that process, beside those of this one.
+    """
+    name = "_".join(word.partition("=")[2] for word in words)
+    path = folder / "steps" / f"{name}.json"
+    if path.exists():
+        return
+    path.parent.mkdir(exist_ok=True)
+    began = time.monotonic()
+    words = [*words, f"--rounds={options.rounds}", f"--out={path}"]
+    seconds = max(1.0, min(budget.left, _LONGEST_STEP))
+    log = folder / "logs" / f"{name}.txt"
+    failed = run_part("gpu.steps", words, seconds, log, is_trial=options.smoke, variables=variables)
+    budget.note("step", time.monotonic() - began)
+    if failed:
+        print(f"{name}: {failed}")
+        is_final = not failed.startswith("took longer") or seconds == _LONGEST_STEP
+        if is_final and not path.exists():
+            write_json(path, {"key": name, "measured": not options.smoke, "failed": failed})
+
+
+def code_digest() -> str:
+    """A checksum of the kernels and of what times them: numbers of other code are not mixed."""
+    digest = hashlib.sha256()
+    for folder in (Path(pallas_kernels.__file__).parent, Path(__file__).parents[1]):
+        for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.h"))):
+            digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _open_folder(folder: Path, options: Gpu) -> Record:
+    """What the folder says of the device; measured and written if it is new.
+
+    Raises:
+      InputError: its results are of another device, of other code or versions, or of a trial.
+    """
+    path, environment = folder / "device.json", describe_environment()
+    own = {
+        "measured": not options.smoke,
+        "device": environment["device"],
+        "versions": environment["versions"],
+        "code": code_digest(),
+    }
+    if path.exists():
+        device = json.loads(path.read_text())
+        for name, value in own.items():
+            if device.get(name) != value:
+                raise InputError(
+                    f"--out={folder} holds results with {name} {device.get(name)}, this is "
+                    f"{value}: choose another folder"
+                )
+        return device
+    ceilings = measured_ceilings(is_tiny=options.smoke)
+    device = own | {"environment": environment, "ceilings": ceilings._asdict()}
+    device["memory"] = jax.devices()[0].memory_stats()
+    write_json(path, device)
+    return device
+
+
+def _check(options: Gpu) -> None:
+    if options.rounds < 1 or options.minutes <= 0:
+        raise InputError("--rounds must be at least 1, and --minutes above 0")
+    if not options.smoke and jax.default_backend() != "gpu":
+        raise InputError(
+            f"there is no GPU, JAX runs on {jax.default_backend()!r}: where there is one, pip "
+            "install -e '.[cuda13]' (or cuda12) and run this again; --smoke tries the program "
+            "without"
+        )

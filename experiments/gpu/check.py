@@ -1,0 +1,210 @@
+"""Compares one engine with the reference on the device at hand, in a process of its own.
+
+    PYTHONPATH=experiments python -m gpu.check --engine=mosaic --out DIR/correctness.jsonl
+
+A kernel that faults takes its process along, and one that waits for ever ends it: the GPU benchmark
+starts this program for each engine, again where it ended early. Comparisons that the file holds are
+not made again.
+"""
+
+import concurrent.futures
+import dataclasses
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from tuning.kernel_check import Wanted, compare, compiled, expected
+from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, work_of
+from tuning.watch import AtWork, Guard, guard_for, require_device, unguarded
+
+from gpu.points import Point, engine_takes, tiny_points
+from pallas_kernels import Engine
+from sparsemlp import InputError
+from sparsemlp.blocks import format_block
+from sparsemlp.exit_codes import exit_code
+from sparsemlp.files import Record
+from sparsemlp.options import cli
+from sparsemlp.runs.history import History
+
+_N_COMPILERS = 8
+_LONGEST = 40.0
+"""Seconds that a comparison may take, once its programs are compiled."""
+
+
+_CHECKED = (
+    ((256, 512), 0.5, 300, (64, 128, 32)),
+    ((1024, 4096), 0.8, 8190, (64, 128, 32)),
+    ((384, 1536), 0.8, 8190, (64, 32)),
+    ((256, 512), 0.5, 4100, (64, 32)),
+    ((512, 1024), 0.5, 32764, (128,)),
+    ((512, 1024), 0.8, 16380, (64,)),
+    ((512, 1024), 0.5, 8190, (32,)),
+    ((1024, 1024), 0.8, 32764, (128,)),
+    ((384, 1536), 0.5, 32764, (64,)),
+    ((384, 1536), 0.9, 16380, (64,)),
+    ((384, 1536), 0.5, 8190, (32,)),
+    ((768, 3072), 0.5, 300, (64,)),
+    ((768, 3072), 0.9, 8190, (32,)),
+    ((512, 1024), 0.9, 32764, (32,)),
+    ((256, 512), 0.9, 32764, (32,)),
+)
+"""Inputs and outputs, ratio, rows and sides of the blocks of what is compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which engine, and where the records go."""
+
+    engine: str
+    """Name of the engine."""
+    out: Path
+    """File of records, a line a comparison."""
+    smoke: bool = False
+    """Try the program without a GPU: tiny shapes, interpreted kernels."""
+
+
+def main() -> int:
+    """Makes the comparisons that the file does not hold yet."""
+    return exit_code(lambda: check(cli(Options, description=__doc__)))
+
+
+def check(options: Options) -> None:
+    """Makes the comparisons of the engine that the options name.
+
+    Raises:
+      InputError: there is no such engine.
+      DeviceLostError: as `add_comparisons`.
+    """
+    engines = gpu_engines(options.smoke)
+    if options.engine not in engines:
+        raise InputError(f"--engine={options.engine} is none of {', '.join(engines)}")
+    add_comparisons(options, engines[options.engine])
+
+
+def add_comparisons(options: Options, engine: Engine) -> None:
+    """Adds the comparisons that the file lacks, one by one.
+
+    Raises:
+      DeviceLostError: the device does not answer after the last one.
+    """
+    history, points = History(options.out), check_points(options.smoke)
+    known = comparisons(options.engine, engine, points)
+
+    def write_down(key: str, reason: str) -> None:
+        history.append({"key": key, **known[key], "wrong": reason, "measured": not options.smoke})
+
+    at_work = at_work_of(options.out)
+    watched = guard_for(_LONGEST, write_down, at_work, options.engine)
+    guard = unguarded if options.smoke else watched
+    done = {record["key"] for record in history.read()}
+    for record in check_engines({options.engine: engine}, points, done, guard):
+        write_down(record["key"], record["wrong"])
+
+
+def at_work_of(out: Path) -> AtWork:
+    """What is being compared for a file of records."""
+    return AtWork(out.with_suffix(".at_work"))
+
+
+def check_points(is_tiny: bool) -> list[Point]:
+    """Layers on which an engine has to be right before it is timed, bfloat16 first.
+
+    Rows are ragged, few or nearly as many as are timed: how a kernel is cut, and so which of its
+    paths are taken, depends on layer, ratio and rows. Every way that is timed is among them: how
+    many warpgroups multiply how many columns abreast, which programs load together, and whether a
+    panel is in pieces.
+    """
+    if is_tiny:
+        return tiny_points()[:1]
+    return [
+        Point(shape, (side, side), ratio, n_rows, dtype)
+        for dtype in ("bfloat16", "float32")
+        for shape, ratio, n_rows, sides in _CHECKED
+        for side in sides
+    ]
+
+
+def comparisons(name: str, engine: Engine, points: list[Point]) -> dict[str, Record]:
+    """What is compared of an engine, by key: engine, kernel, block and dtype.
+
+    Points that the engine cannot compute are left out.
+    """
+    return {
+        key: {
+            "engine": name,
+            "kernel": kernel,
+            "block": format_block(point.block),
+            "dtype": point.dtype,
+        }
+        for point in points
+        for kernel in COMPARED
+        if (key := _key(name, engine, kernel, point)) is not None
+    }
+
+
+def check_engines(
+    engines: Mapping[str, Engine],
+    points: list[Point],
+    done: Collection[str] = (),
+    guard: Guard = unguarded,
+) -> Iterator[Record]:
+    """Computes small products by every engine on this device and compares them.
+
+    Args:
+      engines: by name.
+      points: layers.
+      done: keys of comparisons that are left out.
+      guard: what watches over them, under their keys.
+
+    Yields:
+      A record for each of `comparisons`: its key, and `wrong`, empty if it is right.
+
+    Raises:
+      DeviceLostError: the device does not answer after the comparison yielded last.
+    """
+    # A precision that is set for a thread is not that of others.
+    precision = jax.config.jax_default_matmul_precision
+    asked = [
+        (point, kernel, keys)
+        for point in points
+        for kernel in COMPARED
+        if (keys := _keys_of(engines, point, kernel, done))
+    ]
+
+    def prepare(one: tuple[Point, str, dict[str, str]]) -> tuple[Work, Wanted, dict[str, Any]]:
+        point, kernel, keys = one
+        with jax.default_matmul_precision(precision):
+            work = work_of(kernel, point.layer, point.n_rows)
+            programs = {name: compiled(work.sparse(engines[name]), work.operands) for name in keys}
+            return work, expected(work), programs
+
+    with concurrent.futures.ThreadPoolExecutor(_N_COMPILERS) as pool:
+        for (point, _, keys), prepared in zip(asked, pool.map(prepare, asked), strict=True):
+            work, wanted, programs = prepared
+            for name, key in keys.items():
+                try:
+                    with guard(key):
+                        wrong = compare(programs[name], work, wanted, point.dtype)
+                    yield {"key": key, "wrong": wrong}
+                except Exception as error:
+                    yield {"key": key, "wrong": f"{type(error).__name__}: {str(error)[:300]}"}
+                    require_device(key, error)
+
+
+def _keys_of(
+    engines: Mapping[str, Engine], point: Point, kernel: str, done: Collection[str]
+) -> dict[str, str]:
+    """By engine, the key of the comparison of a kernel, if there is one to make."""
+    keys = {name: _key(name, engine, kernel, point) for name, engine in engines.items()}
+    return {name: key for name, key in keys.items() if key is not None and key not in done}
+
+
+def _key(name: str, engine: Engine, kernel: str, point: Point) -> str | None:
+    able = engine_takes(point, engine) is None and is_able(engine, kernel, point.layer)
+    return f"{name} {kernel} {point}" if able else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Records of timed products in the folder of the GPU benchmark, and of what broke on the way."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from tuning.device_timing import Ceilings
+from tuning.kernel_problems import PRODUCTS
+from tuning.watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
+
+from gpu.budget import Budget
+from gpu.points import Point
+from gpu.products import measure_point, plain_point
+from gpu.verdicts import verdict_against
+from pallas_kernels import Engine
+from sparsemlp.files import Record
+from sparsemlp.runs.history import History
+
+_LONGEST = 60.0
+"""Seconds that a contender may take to run once, or all of them to be timed."""
+_MOST_BROKEN = 3
+"""Points at which an engine may break before it is left out everywhere."""
+
+
+def measure_points(
+    folder: Path,
+    points: Sequence[Point],
+    engines: dict[str, Engine],
+    verdicts: Sequence[Record],
+    ceilings: Ceilings,
+    budget: Budget,
+    status: Any,
+    *,
+    rounds: int,
+    is_trial: bool,
+    until: float = 1.0,
+) -> None:
+    """Adds a record for each point that is not there yet, while there is time.
+
+    A contender that never ends or breaks the device ends the program; `broken.jsonl` then says so,
+    or `points.at_work` does if it had no time to, and the next call leaves it out: at this point,
+    and everywhere once it broke at three.
+
+    Args:
+      folder: where the records are.
+      points: the most telling first.
+      engines: by name.
+      verdicts: of their comparisons with the reference; who is wrong is not timed.
+      ceilings: what the device reached.
+      budget: of time.
+      status: is told what is measured.
+      rounds: turns of each contender.
+      is_trial: whether nothing is measured.
+      until: share of the time of the budget that may be used.
+
+    Raises:
+      DeviceLostError: the device does not answer any more.
+    """
+    history, broken = History(folder / "products.jsonl"), History(folder / "broken.jsonl")
+    done = {record["key"] for record in history.read()}
+    at_work = AtWork(folder / "points.at_work")
+
+    def break_down(key: str, name: str, reason: str) -> None:
+        known = {"key": key, "contender": name, "reason": reason}
+        broken.append(known | {"measured": not is_trial})
+
+    if left := at_work.left():
+        break_down(*left, ENDED)
+    memory = jax.devices()[0].memory_stats() or {}
+    for point in points:
+        if str(point) in done:
+            continue
+        if not budget.allows("point", until):
+            return
+        status.update(str(point))
+        began = time.monotonic()
+
+        def write_down(name: str, reason: str, point: Point = point) -> None:
+            break_down(str(point), name, reason)
+
+        out = left_out(broken.read(), point, engines, verdicts)
+        if set(out) <= set(engines):
+            try:
+                record = measure_point(
+                    point,
+                    {name: engine for name, engine in engines.items() if name not in out},
+                    ceilings,
+                    memory.get("bytes_limit"),
+                    rounds=rounds,
+                    is_tiny=is_trial,
+                    guard=unguarded
+                    if is_trial
+                    else guard_for(_LONGEST, write_down, at_work, str(point)),
+                )
+            except DeviceLostError as error:
+                write_down(error.name, error.reason)
+                raise
+            record["failed"] |= out
+        else:
+            record = {"key": str(point), "point": plain_point(point), "phases": {}, "failed": out}
+        history.append(record | {"measured": not is_trial})
+        budget.note("point", time.monotonic() - began)
+        jax.clear_caches()
+
+
+def left_out(
+    broken: Sequence[Record],
+    point: Point,
+    engines: dict[str, Engine],
+    verdicts: Sequence[Record],
+) -> dict[str, str]:
+    """Who is not timed at a point, and why.
+
+    Args:
+      broken: what broke before.
+      point: the point.
+      engines: those who would be timed. Another name, or none, is of what every point needs.
+      verdicts: of their comparisons with the reference.
+    """
+    out = {
+        record["contender"] or "all": record["reason"]
+        for record in broken
+        if record["key"] == str(point)
+    }
+    for name in engines:
+        at = [record["key"] for record in broken if record["contender"] == name]
+        if len(at) >= _MOST_BROKEN:
+            out.setdefault(name, f"broke at {len(at)} points, first at {at[0]}")
+        if wrong := verdict_against(verdicts, name, point.block, point.dtype, PRODUCTS):
+            out.setdefault(name, wrong)
+    return out

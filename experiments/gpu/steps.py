@@ -1,0 +1,250 @@
+"""One kind of training step on a GPU, in a process of its own: its time, and its peak of memory.
+
+    PYTHONPATH=experiments python -m gpu.steps --model=resmlp_b24 --contender=dense --out=FILE.json
+
+A step selects the masks, computes loss and gradients, and updates with AdamW. The images are noise
+that stays on the device; augmentation is left out. The allocator's peak is that of a process, so
+each contender has one of its own. A batch that would not fit is halved until it does.
+"""
+
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from benchmarks.residuals import saved_bytes
+from tuning.device_timing import WARM_SECONDS, compile_loops, time_loops
+from tuning.kernel_problems import gpu_engines
+
+from pallas_kernels import ENGINES
+from pallas_kernels.layout import list_columns, list_rows
+from sparsemlp import (
+    BlockMasking,
+    InputError,
+    ResMLP,
+    resmlp_b24,
+    resmlp_cifar10,
+    resmlp_imagenet,
+    resmlp_s12,
+    resmlp_s24,
+    select_masks,
+)
+from sparsemlp.errors import require_known
+from sparsemlp.exit_codes import exit_code
+from sparsemlp.files import Record, write_json
+from sparsemlp.mask_trees import flatten_masks
+from sparsemlp.options import cli
+from sparsemlp.plan import Plan
+from sparsemlp.train.losses import cross_entropy
+
+RATIO = 0.8
+_TURN_SECONDS = 0.1
+"""How long a turn takes at least."""
+
+
+def _tiny(**changes: Any) -> ResMLP:
+    return ResMLP(image_size=32, patch_size=8, dim=32, depth=1, expansion=2, **changes)
+
+
+class Case(NamedTuple):
+    """A model as it is timed.
+
+    Attributes:
+      make: makes the model.
+      batch: images in a step.
+      block: of the mask.
+      with_tokens: whether the token mixing, whose sides the block then divides, is masked beside
+        the channel mixing.
+    """
+
+    make: Callable[..., ResMLP]
+    batch: int
+    block: tuple[int, int]
+    with_tokens: bool
+
+
+MODELS = {
+    "resmlp_b24": Case(resmlp_b24, 64, (64, 64), with_tokens=False),
+    "resmlp_imagenet": Case(resmlp_imagenet, 256, (64, 64), with_tokens=True),
+    "resmlp_s24": Case(resmlp_s24, 256, (64, 64), with_tokens=False),
+    "resmlp_s12": Case(resmlp_s12, 256, (64, 64), with_tokens=False),
+    "resmlp_cifar10": Case(resmlp_cifar10, 128, (32, 32), with_tokens=True),
+    "tiny": Case(_tiny, 2, (32, 32), with_tokens=False),
+}
+"""By name, the ones that tell most first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which step, and where its record goes."""
+
+    model: str
+    """resmlp_b24, resmlp_imagenet, resmlp_s24, resmlp_s12, resmlp_cifar10 or tiny."""
+    contender: str
+    """dense, reference, or the name of an engine for GPUs."""
+    out: Path
+    """File for the record."""
+    dtype: str = "bfloat16"
+    """Dtype of the computation: bfloat16 or float32. Parameters are float32."""
+    rounds: int = 5
+    """Turns; the median is over these."""
+    smoke: bool = False
+    """Try the program without a GPU, with interpreted kernels; nothing is measured."""
+
+
+def main() -> int:
+    """Measures the step that the command line names, and then, if it masks, its selection."""
+    return exit_code(lambda: record_step(cli(Options, description=__doc__)))
+
+
+def record_step(options: Options) -> None:
+    """Writes the record of a step, and once more with that of its selection.
+
+    Raises:
+      InputError: as `measure_step`.
+    """
+    record, selection = measure_step(options)
+    write_json(options.out, record)
+    if selection is not None:
+        write_json(options.out, record | selection())
+
+
+def measure_step(options: Options) -> tuple[Record, Callable[[], Record] | None]:
+    """The record of a step, and what measures its selection, if there is one, to be added to it.
+
+    Raises:
+      InputError: an option that is unknown, or an engine that cannot run here.
+    """
+    require_known(f"--model={options.model}", options.model, MODELS)
+    if options.smoke:
+        ENGINES.update(gpu_engines(interpret=True))
+    is_dense = options.contender == "dense"
+    make, batch, block, with_tokens = MODELS[options.model]
+    pattern = "*/X*/kernel" if with_tokens else "*/XChannel?/kernel"
+    plan: Plan = {} if is_dense else {pattern: BlockMasking(block, RATIO)}
+    engine = "reference" if is_dense else options.contender
+    model = make(plan=plan, engine=engine, dtype=jnp.dtype(options.dtype))
+    memory = jax.devices()[0].memory_stats() or {}
+    batch, estimated = fitting_batch(model, batch, memory.get("bytes_limit"))
+    images = jax.random.normal(jax.random.key(0), (batch, *_image_shape(model)))
+    params = jax.jit(model.init)(jax.random.key(1), images[:1])["params"]
+    optimizer = optax.adamw(1e-3)
+
+    def step(params: Any, state: Any, images: Any) -> tuple[Any, Any]:
+        gradients = jax.grad(_loss(model))(params, images)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    n_steps = 1 if options.smoke else 5
+
+    def steps(given: tuple[Any, Any], images: Any) -> tuple[Any, Any]:
+        return jax.lax.fori_loop(0, n_steps, lambda _, own: step(own[0], own[1], images), given)
+
+    given = (params, optimizer.init(params))
+    n_calls_a_turn = 1
+    compiled = jax.jit(steps, donate_argnums=0).lower(given, images).compile()
+    analysis: Any = compiled.memory_analysis()
+    kept = jax.tree.map(jnp.copy, params)
+
+    def run(n_calls: int) -> None:
+        nonlocal given
+        for _ in range(n_calls * n_calls_a_turn):
+            given = compiled(given, images)
+        jax.block_until_ready(given)
+
+    run(1)
+    began = time.perf_counter()
+    run(1)
+    warm_seconds = 0.0
+    if not options.smoke:
+        n_calls_a_turn = math.ceil(_TURN_SECONDS / (time.perf_counter() - began))
+        warm_seconds = WARM_SECONDS
+    n_times = n_steps * n_calls_a_turn
+    timed, failed = time_loops({"step": run}, n_times, options.rounds, warm_seconds)
+    if failed:
+        raise InputError(failed["step"])
+    memory = jax.devices()[0].memory_stats() or {}
+    record: Record = {
+        "key": f"{options.model} {options.contender} {options.dtype}",
+        "measured": not options.smoke,
+        **{name: getattr(options, name) for name in ("model", "contender", "dtype")},
+        "batch": batch,
+        "block": list(block),
+        "ratio": 0.0 if is_dense else RATIO,
+        "masked": "" if is_dense else pattern,
+        "step_ms": 1e3 * timed["step"].median,
+        "quartiles_ms": [1e3 * timed["step"].low, 1e3 * timed["step"].high],
+        "estimated_bytes": estimated,
+        "planned_bytes": analysis.temp_size_in_bytes,
+        "allocator_peak_bytes": memory.get("peak_bytes_in_use"),
+    }
+    return record, None if is_dense else lambda: _selection(model, kept, options)
+
+
+def fitting_batch(model: ResMLP, batch: int, limit: int | None) -> tuple[int, int]:
+    """The largest batch of so many images, halved as often as memory asks, and its bytes.
+
+    Counted are what the forward pass keeps for the backward pass, and parameters, gradients and
+    AdamW's two moments; a quarter of the device is left for everything else.
+    """
+    while True:
+        images = jax.ShapeDtypeStruct((batch, *_image_shape(model)), jnp.float32)
+        params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+        n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
+        needed = saved_bytes(_loss(model), params, images) + 5 * 4 * n_params
+        if limit is None or needed <= 0.75 * limit or batch == 1:
+            return batch, needed
+        batch //= 2
+
+
+def _selection(model: ResMLP, params: Any, options: Options) -> Record:
+    """Milliseconds of the selection of all masks, and of the lists that kernels make of them."""
+
+    def select(params: Any) -> Any:
+        masks = select_masks(params, model.plan, model.engine)
+        return [mask.kept for mask in flatten_masks(masks).values()]
+
+    masks = flatten_masks(
+        jax.eval_shape(lambda p: select_masks(p, model.plan, model.engine), params)
+    )
+    grids = [
+        (m.kernel_shape[0] // m.block[1], m.kernel_shape[1] // m.block[0]) for m in masks.values()
+    ]
+
+    def lists(kept: Any) -> Any:
+        pairs = zip(kept, grids, strict=True)
+        return [(list_rows(ids, grid), list_columns(ids, grid)) for ids, grid in pairs]
+
+    functions = {
+        "selection_ms": (select, (params,)),
+        "metadata_ms": (lists, (jax.jit(select)(params),)),
+    }
+    n_times = 1 if options.smoke else 10
+    loops = compile_loops(functions, n_times)
+    warm_seconds = 0.0 if options.smoke else WARM_SECONDS
+    timed, failed = time_loops(loops, n_times, options.rounds, warm_seconds)
+    return {name: 1e3 * found.median for name, found in timed.items()} | {"failed": failed}
+
+
+def _loss(model: ResMLP) -> Callable[[Any, Any], Any]:
+    def loss(params: Any, images: Any) -> Any:
+        masks = select_masks(params, model.plan, model.engine)
+        logits: Any = model.apply({"params": params, "masks": masks}, images, train=True)
+        targets = jax.nn.one_hot(jnp.zeros(len(logits), int), logits.shape[-1])
+        return jnp.mean(cross_entropy(logits, targets))
+
+    return loss
+
+
+def _image_shape(model: ResMLP) -> tuple[int, int, int]:
+    return model.image_size, model.image_size, model.channels
+
+
+if __name__ == "__main__":
+    sys.exit(main())

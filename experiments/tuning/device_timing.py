@@ -1,0 +1,222 @@
+"""Times what a device does: many repetitions in one compiled loop, in turns, and what it can reach.
+
+A call from Python takes longer than a small product on a GPU, so a loop is compiled around it. Its
+length is a constant, for a GPU asks the host after each step of any other loop. Each repetition is
+made to depend on the result of the one before, so that none can be left out or moved out of the
+loop, and finds its operands row by row: what a contender needs turned it turns each time. Operands
+that fit the cache of the device stay in it, for every contender alike.
+"""
+
+import concurrent.futures
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from benchmarks.timing import Contender, quartiles, take_turns
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from tuning.watch import Guard, reason_of, require_device, unguarded
+
+WARM_SECONDS = 0.3
+"""How long a GPU works before it is timed, until its clock is up."""
+
+
+class Timed(NamedTuple):
+    """Seconds of one repetition: the median of the turns and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Ceilings(NamedTuple):
+    """What the device reached in this process.
+
+    Attributes:
+      bytes_per_second: of a copy, counting what is read and what is written.
+      flops: operations a second of a large dense product by XLA, by dtype.
+    """
+
+    bytes_per_second: float
+    flops: dict[str, float]
+
+
+def looped(function: Callable[..., Any], n_times: int) -> Callable[..., Any]:
+    """Does a function so many times, one after the other, in one program.
+
+    Args:
+      function: takes arrays.
+      n_times: how often; a constant of the program.
+
+    Returns:
+      Takes the operands and something in the form of the result, and returns the last result.
+    """
+
+    def many(operands: tuple[Any, ...], last: Any) -> Any:
+        def again(_: Any, last: Any) -> Any:
+            held, _ = jax.lax.optimization_barrier((operands, last))
+            return function(*jax.tree.map(_row_by_row, held))
+
+        return jax.lax.fori_loop(0, n_times, again, last)
+
+    return many
+
+
+def _row_by_row(a: jax.Array) -> jax.Array:
+    """The array as it lies in memory outside: else XLA turns it once, before the loop."""
+    return with_layout_constraint(a, Layout(tuple(range(a.ndim))))
+
+
+class Loop:
+    """A compiled loop.
+
+    Each run writes its result over the last one of any loop whose results have the same form: of
+    many contenders one result is in memory.
+
+    Args:
+      program: the compiled `looped`.
+      operands: its operands.
+      shapes: the form of the result.
+      results: the last results of all loops, by form.
+    """
+
+    def __init__(
+        self, program: Any, operands: tuple[Any, ...], shapes: Any, results: dict[Any, Any]
+    ) -> None:
+        self._program, self._operands = program, operands
+        self._shapes, self._results = shapes, results
+        leaves, tree = jax.tree.flatten(shapes)
+        self._form = tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+    def __call__(self, n_calls: int) -> None:
+        """Runs the loop so many times and waits."""
+        last = self._results.pop(self._form, None)
+        if last is None:
+            last = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), self._shapes)
+        for _ in range(n_calls):
+            last = self._program(self._operands, last)
+        self._results[self._form] = jax.block_until_ready(last)
+
+    def result(self) -> Any:
+        """That of the run before, if no other loop has run since."""
+        return self._results[self._form]
+
+
+def compile_loops(
+    functions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]],
+    n_times: int,
+    n_threads: int = 8,
+) -> dict[str, Loop | str]:
+    """Compiles loops side by side.
+
+    Args:
+      functions: by name, a function and its operands.
+      n_times: repetitions in a loop.
+      n_threads: how many are compiled at a time.
+
+    Returns:
+      For each name the loop; or why it does not compile.
+    """
+    results: dict[Any, Any] = {}
+
+    def build(given: tuple[Callable[..., Any], tuple[Any, ...]]) -> Loop | str:
+        function, operands = given
+        try:
+            shapes = jax.eval_shape(function, *operands)
+            program = jax.jit(looped(function, n_times), donate_argnums=1)
+            return Loop(program.lower(operands, shapes).compile(), operands, shapes, results)
+        except Exception as error:
+            return reason_of(error)
+
+    with concurrent.futures.ThreadPoolExecutor(n_threads) as pool:
+        return dict(zip(functions, pool.map(build, functions.values()), strict=True))
+
+
+def time_loops(
+    loops: Mapping[str, Contender | str],
+    n_times: int,
+    rounds: int,
+    warm_seconds: float = 0.0,
+    guard: Guard = unguarded,
+) -> tuple[dict[str, Timed], dict[str, str]]:
+    """Times loops in turns.
+
+    Args:
+      loops: what `compile_loops` made.
+      n_times: repetitions in a loop.
+      rounds: turns of each.
+      warm_seconds: how long all of them run before: a GPU that waited for a compiler is slow.
+      guard: what watches over the first run of each, and under no name over the turns.
+
+    Returns:
+      Seconds of a repetition by name, and why the others failed.
+    """
+    failed = {name: loop for name, loop in loops.items() if isinstance(loop, str)}
+    runs: dict[str, Contender] = {}
+    for name, loop in loops.items():
+        if isinstance(loop, str):
+            continue
+        try:
+            with guard(name):
+                loop(1)
+            runs[name] = loop
+        except Exception as error:
+            require_device(name, error)
+            failed[name] = reason_of(error)
+    with guard(""):
+        _warm_up(runs, warm_seconds)
+        seconds = take_turns(runs, rounds, 1)
+    return {
+        name: Timed(
+            statistics.median(times) / n_times, *(edge / n_times for edge in quartiles(times))
+        )
+        for name, times in seconds.items()
+    }, failed
+
+
+def _warm_up(runs: Mapping[str, Contender], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while runs and time.monotonic() < end:
+        for run in runs.values():
+            run(1)
+
+
+def repetitions(seconds_of_one: float, seconds: float = 20e-3, most: int = 1000) -> int:
+    """How many repetitions make so many seconds, beside which the start of a program is nothing.
+
+    Args:
+      seconds_of_one: what one is expected to take.
+      seconds: how long a loop should run.
+      most: how many at most.
+    """
+    return max(2, min(most, math.ceil(seconds / max(seconds_of_one, 1e-9))))
+
+
+def measured_ceilings(is_tiny: bool = False) -> Ceilings:
+    """What a large copy and large dense products reach.
+
+    Args:
+      is_tiny: whether small sizes are used, which measure nothing.
+    """
+    n_numbers, side = (1 << 12, 64) if is_tiny else (1 << 28, 8192)
+    a = jax.random.normal(jax.random.key(0), (n_numbers,), jnp.float32)
+    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "copy": (lambda a: -a, (a,)),
+    }
+    for dtype in ("bfloat16", "float32"):
+        square = jax.random.normal(jax.random.key(1), (side, side), jnp.dtype(dtype))
+        functions[dtype] = (jnp.matmul, (square, square))
+    n_times = 2 if is_tiny else 10
+    loops = compile_loops(functions, n_times)
+    warm_seconds = 0.0 if is_tiny else WARM_SECONDS
+    timed, failed = time_loops(loops, n_times, 1 if is_tiny else 5, warm_seconds)
+    if failed:
+        raise RuntimeError(f"the device cannot do a plain copy or product: {failed}")
+    return Ceilings(
+        2 * a.nbytes / timed["copy"].low,
+        {name: 2 * side**3 / timed[name].low for name in ("bfloat16", "float32")},
+    )

@@ -1,0 +1,112 @@
+"""How right a kernel's result is: near as rounding allows, and zero where nothing is kept."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pallas_kernels import Reference
+from tuning.kernel_problems import Work
+
+
+class Wanted(NamedTuple):
+    """What a kernel has to compute.
+
+    Attributes:
+      results: arrays in float32, or trees of them.
+      is_empty: in the same form, whether an entry is a sum without terms and has to be zero. Sums
+        with terms are zero by chance as well, and another order of the terms leaves them beside it.
+    """
+
+    results: Any
+    is_empty: Any
+
+
+def expected(work: Work) -> Wanted:
+    """The result by engine `reference`, float32 operands multiplied without rounding them.
+
+    Of operands without a sign no terms cancel, so a sum that is zero then has none.
+    """
+    reference = work.reference or work.sparse(Reference())
+
+    def compute(*operands: Any) -> Wanted:
+        wide = [
+            a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a for a in operands
+        ]
+        positive = reference(*map(jnp.abs, wide))
+        return Wanted(reference(*wide), jax.tree.map(lambda a: a == 0, positive))
+
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(compute)(*work.operands)
+
+
+def compiled(function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """The program of a function of these operands; the error if it does not compile."""
+    try:
+        return jax.jit(function).lower(*operands).compile()
+    except Exception as error:
+        # Whatever the compiler or the driver refuses.
+        return error
+
+
+def compare(program: Any, work: Work, wanted: Wanted, dtype: str) -> str:
+    """Runs what `compiled` returned: why the results are wrong; empty if they are right.
+
+    Raises:
+      Exception: the one that kept it from compiling, or whatever running it raises.
+    """
+    if isinstance(program, Exception):
+        raise program
+    return reason_wrong(program(*work.operands), wanted, dtype, work)
+
+
+def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:
+    """Why results are wrong, from their distance to those in float32; empty if they are right.
+
+    A result sums K products of operands. Float32 operands may be cut to TF32 (10 bits, so up to u =
+    2^-10 each), bfloat16 ones are exact; the sum rounds K partial sums to float32 (2^-24 each, as
+    does the wanted one), the result once or R times to its dtype. Errors of terms that are
+    independent add in squares, so relative to the root mean square of the result the distance has
+    the standard deviation `2 u + 2^-24 sqrt(K) + R eps / 2`; the bound is 4 of these for its own
+    root mean square, and 40 for the largest of all entries, whose own size may be many times that
+    of the mean. A block that is missing or too much changes a result by the fraction of the sum
+    that it is.
+
+    Args:
+      results: arrays, or trees of them.
+      wanted: what they have to be.
+      dtype: of the operands.
+      work: what K and R are taken from.
+    """
+    operand = 2.0**-10 if dtype == "float32" else 0.0
+    of_result = float(jnp.finfo(jnp.dtype(dtype)).eps) / 2
+    deviation = 2 * operand + 2.0**-24 * math.sqrt(work.n_terms) + work.n_roundings * of_result
+    all_leaves = zip(*map(jax.tree.leaves, (results, *wanted)), strict=True)
+    for index, (got, want, is_empty) in enumerate(all_leaves):
+        scale, mean, most, is_there = map(float, _distance(got, want, is_empty))
+        if not mean <= 4 * deviation * scale or not most <= 40 * deviation * scale:
+            return (
+                f"result {index} is off by {mean:.2e} in the mean and {most:.2e} at most, where "
+                f"{4 * deviation * scale:.2e} and {40 * deviation * scale:.2e} are allowed"
+            )
+        if is_there:
+            return f"result {index} is not zero where it has to be"
+    return ""
+
+
+@jax.jit
+def _distance(got: Array, want: Array, is_empty: Array) -> tuple[Array, Array, Array, Array]:
+    """The root mean square of what is wanted and of the distance, the largest, and stray values.
+
+    It is one program, where a GPU would compile each operation by itself.
+    """
+    a, b = got.astype(jnp.float32), want.astype(jnp.float32)
+
+    def root_mean_square(values: Array) -> Array:
+        return jnp.sqrt(jnp.mean(jnp.square(values)))
+
+    most = jnp.max(jnp.abs(a - b))
+    return root_mean_square(b), root_mean_square(a - b), most, jnp.any(is_empty & (a != 0))

@@ -1,0 +1,107 @@
+"""Points are measured once, and what broke the device is left out from then on."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gpu import point_records as gpu_point_records
+from gpu.budget import Budget
+from gpu.point_records import left_out, measure_points
+from gpu.points import Point
+from tuning.device_timing import Ceilings
+from tuning.watch import AtWork, DeviceLostError
+
+from pallas_kernels import Reference
+from sparsemlp.runs.history import History
+
+POINTS = [Point((64, 64), (32, 32), ratio, 24, "float32") for ratio in (0.5, 0.25)]
+ENGINES: dict[str, Any] = {"good": Reference(), "bad": Reference()}
+
+
+def broken(name: str, *points: Point) -> list[dict[str, str]]:
+    return [{"key": str(p), "contender": name, "reason": "an illegal address"} for p in points]
+
+
+def test_who_broke_at_a_point_is_left_out_there():
+    records = broken("bad", POINTS[0])
+    assert left_out(records, POINTS[0], ENGINES, []) == {"bad": "an illegal address"}
+    assert left_out(records, POINTS[1], ENGINES, []) == {}
+
+
+def test_who_broke_at_three_points_is_left_out_everywhere():
+    others = [Point((64, 64), (32, 32), 0.5, n, "float32") for n in (8, 16, 40)]
+    out = left_out(broken("bad", *others), POINTS[0], ENGINES, [])
+    assert out == {"bad": f"broke at 3 points, first at {others[0]}"}
+
+
+def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path, monkeypatch):
+    timed = []
+
+    def measure_point(point: Point, engines: Any, *_: Any, **__: Any) -> Any:
+        timed.append((point.ratio, list(engines)))
+        if "bad" in engines and point.ratio == 0.5:
+            raise DeviceLostError("bad", "an illegal address")
+        return {"key": str(point), "phases": {}, "failed": {}}
+
+    def go_on() -> None:
+        budget, status = Budget(1.0), SimpleNamespace(update=lambda _: None)
+        ceilings = Ceilings(1e12, {})
+        measure_points(
+            tmp_path, POINTS, ENGINES, [], ceilings, budget, status, rounds=1, is_trial=True
+        )
+
+    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    with pytest.raises(DeviceLostError, match="again"):
+        go_on()
+    for _ in range(2):
+        go_on()
+    assert timed == [(0.5, ["good", "bad"]), (0.5, ["good"]), (0.25, ["good", "bad"])]
+    records = History(tmp_path / "products.jsonl").read()
+    assert [record["failed"] for record in records] == [{"bad": "an illegal address"}, {}]
+    assert not any(record["measured"] for record in records)
+
+
+def test_who_is_wrong_is_left_out_of_layers_of_that_kind():
+    about = {"engine": "bad", "kernel": "product", "block": "32x32", "dtype": "float32"}
+    verdicts = [{"key": "bad product", **about, "wrong": "is off"}]
+    out = left_out([], POINTS[0], ENGINES, verdicts)
+    assert out == {"bad": "wrong on this device: bad product: is off"}
+    fused = [verdicts[0] | {"kernel": "mlp"}]
+    assert left_out([], POINTS[0], ENGINES, fused) == {}
+
+
+def test_what_was_at_work_when_a_process_died_is_left_out(tmp_path, monkeypatch):
+    def measure_point(point: Point, engines: Any, *_: Any, **__: Any) -> Any:
+        assert list(engines) == (["good"] if point == POINTS[0] else ["good", "bad"])
+        return {"key": str(point), "phases": {}, "failed": {}}
+
+    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    AtWork(tmp_path / "points.at_work").begin(str(POINTS[0]), "bad")
+    budget, status = Budget(1.0), SimpleNamespace(update=lambda _: None)
+    ceilings, rest = Ceilings(1e12, {}), {"rounds": 1, "is_trial": True}
+    measure_points(tmp_path, POINTS, ENGINES, [], ceilings, budget, status, **rest)
+    first, second = History(tmp_path / "products.jsonl").read()
+    assert first["failed"] == {"bad": "ended the process while it ran"}
+    assert second["failed"] == {}
+    assert len(History(tmp_path / "broken.jsonl").read()) == 1
+
+
+@pytest.mark.parametrize(("name", "said"), [("dense", "dense"), ("", "all")])
+def test_a_point_that_breaks_without_an_engine_is_passed_over(tmp_path, monkeypatch, name, said):
+    History(tmp_path / "broken.jsonl").append(broken(name, POINTS[0])[0])
+    monkeypatch.setattr(gpu_point_records, "measure_point", None)
+    status = SimpleNamespace(update=lambda _: None)
+    ceilings, budget = Ceilings(1e12, {}), Budget(1.0)
+    measure_points(
+        tmp_path, POINTS[:1], ENGINES, [], ceilings, budget, status, rounds=1, is_trial=True
+    )
+    (record,) = History(tmp_path / "products.jsonl").read()
+    assert record["failed"] == {said: "an illegal address"}
+
+
+def test_points_leave_time_to_what_comes_after_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_point_records, "measure_point", None)
+    status = SimpleNamespace(update=lambda _: None)
+    budget, rest = Budget(1.0), {"rounds": 1, "is_trial": True, "until": 0.0}
+    measure_points(tmp_path, POINTS, ENGINES, [], Ceilings(1e12, {}), budget, status, **rest)
+    assert History(tmp_path / "products.jsonl").read() == []

@@ -1,0 +1,60 @@
+"""A batch fits the memory before anything is allocated; unknown options are refused."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from gpu import steps as gpu_steps
+
+
+def test_a_batch_is_halved_until_it_fits():
+    model = gpu_steps.MODELS["tiny"].make()
+    batch, needed = gpu_steps.fitting_batch(model, 8, None)
+    assert batch == 8
+    halved, less = gpu_steps.fitting_batch(model, 8, int(needed / 0.75) - 8)
+    assert halved == 4
+    assert less < needed
+    assert gpu_steps.fitting_batch(model, 8, 1)[0] == 1
+
+
+def test_the_published_models_are_masked_where_the_block_divides_them():
+    for name, case in gpu_steps.MODELS.items():
+        model, block = case.make(), case.block
+        tokens = (model.image_size // model.patch_size) ** 2
+        assert model.dim % block[0] == model.dim * model.expansion % block[0] == 0, name
+        assert not case.with_tokens or tokens % block[0] == 0, name
+
+
+def test_an_unknown_model_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path: Path):
+    words = ["--model=vit", "--contender=dense", f"--out={tmp_path / 'x.json'}"]
+    monkeypatch.setattr(sys, "argv", ["steps.py", *words])
+    assert gpu_steps.main() == 2
+    assert "--model=vit" in capsys.readouterr().err
+
+
+def test_a_step_that_was_measured_stays_if_its_selection_fails(monkeypatch, tmp_path: Path):
+    """And the engine that computes the step is the one that scores its blocks."""
+    out, engines = tmp_path / "x.json", []
+    select = gpu_steps.select_masks
+
+    def record_engine(params, plan, engine):
+        engines.append(engine)
+        return select(params, plan, "reference")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(gpu_steps, "select_masks", record_engine)
+    words = ["--model=tiny", "--contender=reference", "--dtype=float32", "--rounds=1", "--smoke"]
+    monkeypatch.setattr(sys, "argv", ["steps.py", *words, f"--out={out}"])
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_steps, "compile_loops", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            gpu_steps.main()
+    step = json.loads(out.read_text())
+    assert step["step_ms"] > 0
+    assert "selection_ms" not in step
+    assert gpu_steps.main() == 0
+    assert json.loads(out.read_text())["selection_ms"] > 0
+    assert set(engines) == {"reference"}

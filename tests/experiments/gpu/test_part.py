@@ -1,0 +1,62 @@
+"""A part that fails leaves the line that says why."""
+
+from pathlib import Path
+
+import pytest
+from gpu import part
+from gpu.part import error_line, run_part
+
+FILTERED = """Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: out of memory
+
+The above exception was the direct cause of the following exception:
+--------------------
+For simplicity, JAX has removed its internal frames from the traceback.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (FILTERED, "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: out of memory"),
+        ("warning: slow\nerror: --engine=x is unknown\n", "error: --engine=x is unknown"),
+        ("Segmentation fault\n", "Segmentation fault"),
+        ("KeyError: 'a'\nValueError: b", "ValueError: b"),
+        ("", ""),
+    ],
+)
+def test_the_line_that_names_the_error_is_found(text: str, line: str):
+    assert error_line(text) == line
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(part, "HERE", tmp_path)
+    return tmp_path / "part_of_it.py"
+
+
+def test_a_part_is_told_its_options_and_whether_it_is_a_trial(script: Path):
+    script.write_text("import sys; sys.exit(sys.argv[1:] != ['--a', '--smoke'])")
+    log = script.with_name("log.txt")
+    assert run_part(script.stem, ["--a"], 60, log, is_trial=True) == ""
+    assert run_part(script.stem, ["--a"], 60, log, is_trial=False) == "exit 1"
+
+
+def test_all_that_a_part_prints_is_kept_and_it_has_its_variables(script: Path):
+    script.write_text("import os, sys; print(os.environ['A']); sys.exit('Error: b')")
+    log = script.parent / "logs" / "log.txt"
+    assert run_part(script.stem, [], 60, log, is_trial=False, variables={"A": "a"}) == "Error: b"
+    assert sorted(log.read_text().split("\n")) == ["", "Error: b", "a"]
+
+
+def test_a_part_that_fails_says_why(script: Path):
+    script.write_text("raise ValueError('no room')")
+    log = script.with_name("log.txt")
+    assert run_part(script.stem, [], 60, log, is_trial=False) == "ValueError: no room"
+
+
+def test_a_part_that_does_not_end_is_stopped(script: Path):
+    script.write_text("import time; time.sleep(600)")
+    log = script.with_name("log.txt")
+    assert run_part(script.stem, [], 0.5, log, is_trial=False) == "took longer than 0 s"

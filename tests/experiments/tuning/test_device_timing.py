@@ -1,0 +1,74 @@
+"""Loops do what they are said to do, as often, and failures are said.
+
+That a compiler for GPUs moves nothing out of them is tested in `tests/kernels/gpu`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tuning import device_timing
+from tuning.device_timing import Loop, compile_loops, looped, repetitions, time_loops
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return a @ b
+
+
+OPERANDS = (jnp.arange(6.0).reshape(2, 3), jnp.ones((3, 4)))
+
+
+def test_a_loop_returns_what_the_function_returns() -> None:
+    found = jax.jit(looped(product, 5))(OPERANDS, jnp.zeros((2, 4)))
+    np.testing.assert_array_equal(found, product(*OPERANDS))
+
+
+def test_loops_of_one_form_write_over_one_result() -> None:
+    def twice(a: jax.Array, b: jax.Array) -> jax.Array:
+        return 2 * product(a, b)
+
+    def narrower(a: jax.Array, b: jax.Array) -> jax.Array:
+        return product(a, b)[:, :1]
+
+    functions = {"once": product, "twice": twice, "narrower": narrower}
+    loops = compile_loops({name: (f, OPERANDS) for name, f in functions.items()}, 2)
+    found = {}
+    for name, loop in loops.items():
+        assert isinstance(loop, Loop)
+        loop(2)
+        np.testing.assert_array_equal(loop.result(), functions[name](*OPERANDS))
+        found[name] = loop.result()
+    assert found["once"].is_deleted()
+    assert not found["twice"].is_deleted()
+
+
+def test_what_does_not_compile_or_run_is_said_and_the_others_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(a: jax.Array, b: jax.Array) -> jax.Array:
+        raise ValueError("no such tile")
+
+    loops = compile_loops({"good": (product, OPERANDS), "bad": (broken, OPERANDS)}, 3)
+
+    def fails(n_calls: int) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(
+        device_timing, "take_turns", lambda runs, *_: {name: [0.3, 0.6, 0.9] for name in runs}
+    )
+    timed, failed = time_loops(loops | {"worse": fails}, 3, rounds=3)
+    assert timed["good"].median == pytest.approx(0.2)
+    assert set(timed) == {"good"}
+    assert "no such tile" in failed["bad"]
+    assert "out of memory" in failed["worse"]
+
+
+@pytest.mark.parametrize(("seconds", "n_times"), [(1e-9, 1000), (1e-4, 200), (1.0, 2)])
+def test_a_loop_is_as_long_as_it_should_run(seconds: float, n_times: int) -> None:
+    assert repetitions(seconds) == n_times
+
+
+def test_the_ceilings_are_numbers_for_each_dtype() -> None:
+    found = device_timing.measured_ceilings(is_tiny=True)
+    assert found.bytes_per_second > 0
+    assert set(found.flops) == {"bfloat16", "float32"}
