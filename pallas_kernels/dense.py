@@ -36,7 +36,7 @@ def product(
 ) -> Float[Array, "..."]:
     """`y = x W + b` over the features, or `y[..., o, c] = sum_i W[i, o] x[..., i, c] + b[o]`."""
     if axis == -1:
-        y = _dot(x.reshape(-1, x.shape[-1]), kernel, ((1,), (0,)))
+        y = _dot(_rows(x), kernel, ((1,), (0,)))
         y = y.reshape(*x.shape[:-1], kernel.shape[1])
         return y if bias is None else y + bias
     y = _over_tokens(kernel.T, x)
@@ -48,7 +48,7 @@ def input_gradient(
 ) -> Float[Array, "..."]:
     """`dx = dy W^T`, along the same axis as the product."""
     if axis == -1:
-        dx = _dot(dy.reshape(-1, dy.shape[-1]), kernel, ((1,), (1,)))
+        dx = _dot(_rows(dy), kernel, ((1,), (1,)))
         return dx.reshape(*dy.shape[:-1], kernel.shape[0])
     return _over_tokens(kernel, dy)
 
@@ -58,7 +58,7 @@ def kernel_gradient(
 ) -> Float[Array, "in out"]:
     """`dW = x^T dy`, summed over every axis but the contracted one."""
     if axis == -1:
-        return _dot(x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), ((0,), (0,)))
+        return _dot(_rows(x), _rows(dy), ((0,), (0,)))
     others = (*range(x.ndim - 2), x.ndim - 1)
     return _dot(x, dy, (others, others))
 
@@ -67,6 +67,11 @@ def bias_gradient(dy: Float[Array, "..."], axis: int) -> Float[Array, " out"]:
     """`db`: dy summed over every axis but the output features'."""
     others = tuple(i for i in range(dy.ndim) if i != dy.ndim + axis)
     return jnp.sum(dy, axis=others, dtype=sum_dtype(dy)).astype(dy.dtype)
+
+
+def _rows(x: Array) -> Array:
+    """`[rows, features]`, also of no features."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _over_tokens(kernel: Array, x: Array) -> Array:

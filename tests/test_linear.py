@@ -242,6 +242,19 @@ def test_auto_is_asked_with_the_rows_of_the_contracted_axis(monkeypatch):
     assert asked == [(phase, 20) for phase in phases] * 2
 
 
+@AXES
+@pytest.mark.parametrize(("n_in", "n_out"), [(0, 8), (6, 0)])
+def test_a_layer_of_no_features_is_its_bias_and_has_gradients(axis, n_in, n_out):
+    x = turned(jnp.ones((2, 3, n_in)), axis)
+    kernel, bias = jnp.ones((n_in, n_out)), jnp.ones(n_out)
+    dy = turned(jnp.ones((2, 3, n_out)), axis)
+    y, dx, dw, db = value_and_gradients(x, kernel, bias, None, dy, axis, "masked")
+    np.testing.assert_array_equal(y, dy)
+    np.testing.assert_array_equal(dx, jnp.zeros_like(x))
+    np.testing.assert_array_equal(dw, jnp.zeros_like(kernel))
+    np.testing.assert_array_equal(db, 6 * bias)
+
+
 def test_a_wider_bias_widens_the_result():
     mask = BlockMask(jnp.array([0], jnp.int32), (6, 8), (2, 2))
     x, kernel = jnp.ones((4, 6), jnp.bfloat16), jnp.ones((6, 8), jnp.bfloat16)

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.config import CHANGEABLE, Config
 from sparsemlp.errors import InputError
+from sparsemlp.files import Record
 
 
 def to_json(config: Config) -> str:
@@ -14,6 +15,13 @@ def to_json(config: Config) -> str:
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     values["data_dir"] = None if config.data_dir is None else str(config.data_dir)
     return json.dumps(values, indent=2) + "\n"
+
+
+def lasting_options(config: Config) -> Record:
+    """The options that a resumed run keeps, by name, as JSON holds them; data have a checksum."""
+    changing = {*CHANGEABLE, "dataset", "data_dir"}
+    values = json.loads(to_json(config))
+    return {name: value for name, value in values.items() if name not in changing}
 
 
 def from_json(text: str, source: Path) -> Config:

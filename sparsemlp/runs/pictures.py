@@ -76,6 +76,8 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
         color=_BLUE,
     )
     line(loss, "loss", "training loss", _ORANGE)
+    if "validation_loss" in columns:
+        line(loss, "validation_loss", "loss of the held-out images", _BLUE)
     loss.set(ylabel="cross entropy (nats)")
     line(masks, "density", "density", _BLUE)
     line(masks, "changed_blocks", "blocks changed in the epoch", _ORANGE)

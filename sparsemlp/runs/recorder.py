@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsemlp.checkpoints.checkpoint import Checkpoints, Restored
-from sparsemlp.configuration.config_file import to_json
+from sparsemlp.configuration.config_file import lasting_options, to_json
 from sparsemlp.configuration.program import epoch_learning_rate
 from sparsemlp.distributed.parallel import own_copy, replicate
 from sparsemlp.distributed.processes import shared
@@ -78,6 +78,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             steps_per_epoch=self.setup.steps_per_epoch,
             total_steps=self.setup.total_steps,
             data=self.setup.dataset.digest,
+            options=lasting_options(self.setup.settings),
             among=among,
         )
 
@@ -199,7 +200,12 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
 
     def _metadata(self, seconds: float) -> Record:
         dataset = self.setup.dataset
-        return {"seconds": seconds, "dataset": dataset.source, "data": dataset.digest}
+        return {
+            "seconds": seconds,
+            "dataset": dataset.source,
+            "data": dataset.digest,
+            "options": lasting_options(self.setup.settings),
+        }
 
     def _write_activity(self, state: TrainState, step: int) -> None:
         grids = mask_shapes(self.setup.shapes.params, self.setup.program.model.plan)

@@ -6,6 +6,8 @@ from typing import Any
 
 from sparsemlp.checkpoints.checkpoint import Checkpoints, Restored
 from sparsemlp.errors import InputError
+from sparsemlp.files import Record
+from sparsemlp.options import flag
 from sparsemlp.runs.history import History
 from sparsemlp.runs.run_folder import RunFolder
 
@@ -18,6 +20,7 @@ def restore_run(
     steps_per_epoch: int,
     total_steps: int,
     data: str,
+    options: Record,
     among: Collection[int] | None = None,
 ) -> Restored | None:
     """Restores the newest intact checkpoint and cuts the records back to it.
@@ -29,14 +32,15 @@ def restore_run(
       steps_per_epoch: steps in an epoch.
       total_steps: steps of the whole run.
       data: checksum of the data that the run is to go on with.
+      options: those of the run that have to be as they were, by name.
       among: the steps whose checkpoints may be chosen; None for all.
 
     Returns:
       The checkpoint, or None if the run was ended before it had saved anything at all.
 
     Raises:
-      InputError: no checkpoint is left, the run was started on other data, its configuration says
-        other steps than it made, or records are missing.
+      InputError: no checkpoint is left, the run was started on other data or with other
+        options, its configuration says other steps than it made, or records are missing.
     """
     history = History(folder.metrics)
     if not checkpoints.steps():
@@ -53,6 +57,14 @@ def restore_run(
             f"the data are not those that {folder.path} was started on, their checksum differs: "
             "give the same --data-dir or file"
         )
+    before = restored.metadata.get("options", {})  # Earlier versions did not say.
+    for name, value in options.items():
+        if name in before and before[name] != value:
+            raise InputError(
+                f"{folder.config.name} asks for {flag(name)}={value}, and {folder.path} was "
+                f"trained with {before[name]}: a run goes on with the options that it began with, "
+                "restore the file"
+            )
     if restored.step > total_steps:
         raise InputError(
             f"{folder.path} was trained for {restored.step} steps, and {folder.config.name} asks "

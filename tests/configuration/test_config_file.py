@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsemlp.configuration.config import Config
-from sparsemlp.configuration.config_file import from_json, to_json
+from sparsemlp.configuration.config import CHANGEABLE, Config
+from sparsemlp.configuration.config_file import from_json, lasting_options, to_json
 from sparsemlp.errors import InputError
 
 HERE = Path("runs/x/config.json")
@@ -24,6 +24,15 @@ CHOSEN = Config(
     data_dir=Path("/some where/é"),
     tensorboard=True,
 )
+
+
+def test_options_that_last_are_all_but_those_of_machine_and_data():
+    found = lasting_options(CHOSEN)
+    assert found["seed"] == CHOSEN.seed
+    assert found["ratio"] == CHOSEN.ratio
+    assert json.loads(json.dumps(found)) == found
+    left_out = {field.name for field in dataclasses.fields(Config)} - set(found)
+    assert left_out == {*CHANGEABLE, "dataset", "data_dir"}
 
 
 @pytest.mark.parametrize("config", [Config(), CHOSEN])

@@ -120,3 +120,14 @@ def test_layers_outside_blocks_have_a_row_each(tmp_path):
     assert [axes.get_title() for axes in drawn] == ["conv_2", "conv_3", "conv_8"]
     assert all(axes.axison for axes in drawn)
     np.testing.assert_array_equal(drawn[0].images[0].get_array(), shares["conv_2/kernel"])
+
+
+def test_the_loss_of_held_out_images_is_a_curve_where_there_are_some():
+    records = [record(epoch, validation_loss=2.5) for epoch in (1, 2)]
+    (held_out,) = set(_labels(records)) - set(_labels([record(1), record(2)]))
+    assert "held-out" in held_out
+
+
+def _labels(records: list[dict[str, object]]) -> list[str]:
+    figure = pictures._curves(records, "a title")
+    return [str(line.get_label()) for axes in figure.axes for line in axes.lines]

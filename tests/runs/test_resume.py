@@ -1,6 +1,7 @@
 """A run is resumed from what it saved, or not at all."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +26,22 @@ def records(folder: RunFolder, n: int) -> None:
     folder.metrics.write_text("".join(lines))
 
 
-def restore(folder: RunFolder, data: str = "abc"):
+def restore(folder: RunFolder, data: str = "abc", **options: Any):
     with Checkpoints(folder.checkpoints) as checkpoints:
-        return restore_run(folder, checkpoints, SHAPES, steps_per_epoch=2, total_steps=6, data=data)
+        return restore_run(
+            folder,
+            checkpoints,
+            SHAPES,
+            steps_per_epoch=2,
+            total_steps=6,
+            data=data,
+            options=options,
+        )
 
 
-def save(folder: RunFolder, step: int) -> None:
+def save(folder: RunFolder, step: int, **more: Any) -> None:
     with Checkpoints(folder.checkpoints) as checkpoints:
-        checkpoints.save(step, STATE, {"data": "abc", "seconds": 0.0})
+        checkpoints.save(step, STATE, {"data": "abc", "seconds": 0.0, **more})
 
 
 def test_the_records_are_cut_back_to_the_checkpoint(folder):
@@ -66,6 +75,16 @@ def test_other_data_and_missing_records_are_errors_that_leave_the_records(folder
     with pytest.raises(InputError, match="lacks records of the 2 epochs"):
         restore(folder)
     assert len(folder.metrics.read_text().splitlines()) == 1
+
+
+def test_other_options_are_an_error_that_leaves_the_records(folder):
+    save(folder, 5, options={"seed": 1, "weight_decay": None, "of_later_versions": 1})
+    records(folder, 4)
+    text = folder.metrics.read_text()
+    with pytest.raises(InputError, match=r"config\.json asks for --seed=2, .* with 1: .* restore"):
+        restore(folder, seed=2, weight_decay=None)
+    assert folder.metrics.read_text() == text
+    assert restore(folder, seed=1, weight_decay=None, of_this_version="new") is not None
 
 
 @pytest.mark.parametrize(
