@@ -4,8 +4,9 @@
     python experiments/report.py runs/ --out=report.html --figures=figures/
 
 takes the folder of a sweep, or any folder with run folders below it. The page holds all figures
-and needs no other file; runs.csv and runs.json with the unrounded numbers go beside it. --figures
-writes the figures as files too, as experiments/figures.py does.
+and needs no other file; runs.csv and runs.json with the unrounded numbers go beside it (beside a
+page with another name than report, NAME_runs.csv and NAME_runs.json). --figures writes the figures
+as files too, as experiments/figures.py does.
 """
 
 import sys
@@ -20,7 +21,7 @@ from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import Chosen, Drawing, draw_figures, render, save
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
-from sparsemlp.reports.report import CSV_NAME, JSON_NAME, Picture, write_report
+from sparsemlp.reports.report import Picture, tables_of, write_report
 from sparsemlp.studies.study import read_study
 
 
@@ -59,7 +60,7 @@ def report(
 
     lacking = draw_figures(study, chosen, take)
     write_report(study, pictures, lacking, out)
-    print(f"{out}, {out.with_name(CSV_NAME)}, {out.with_name(JSON_NAME)}")
+    print(*(str(path) for path in (out, *tables_of(out))), sep=", ")
 
 
 if __name__ == "__main__":

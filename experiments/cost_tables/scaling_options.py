@@ -112,7 +112,8 @@ def model_of(options: Scaling) -> tuple[Shapes, Masking]:
 def masks_in_words(options: Scaling) -> str:
     """The masks as a title has them."""
     block, ratio = _block_and_ratio(options)
-    return options.config or f"{block} at {ratio:g}"
+    layers = f" in {options.mask_layers}" if options.mask_layers is not None else ""
+    return options.config or f"{block} at {ratio:g}{layers}"
 
 
 def _block_and_ratio(options: Scaling) -> tuple[str, float]:
@@ -136,7 +137,7 @@ def cluster_of(options: Scaling) -> Cluster:
     device = Device(
         {options.dtype: published.flops[options.dtype] if flops is None else flops},
         published.memory_bandwidth if bandwidth is None else bandwidth,
-        published.source if flops is None and bandwidth is None else "given",
+        _source(published.source, flops=flops, bandwidth=bandwidth),
     )
     return Cluster(
         device,
@@ -161,5 +162,13 @@ def _link(what: str, name: str, bandwidth: float | None, latency: float | None) 
     return Link(
         link.bandwidth if bandwidth is None else bandwidth,
         link.latency if latency is None else latency,
-        link.source if bandwidth is None and latency is None else "given",
+        _source(link.source, bandwidth=bandwidth, latency=latency),
     )
+
+
+def _source(published: str, **given: float | None) -> str:
+    """Where numbers are from: published, given, or which of them is given."""
+    names = [name for name, value in given.items() if value is not None]
+    if not names:
+        return published
+    return "given" if len(names) == len(given) else f"{published}, {names[0]} given"

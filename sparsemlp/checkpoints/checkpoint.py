@@ -141,6 +141,23 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             "name the folder of another run or start anew"
         )
 
+    def forget_after(self, step: int) -> None:
+        """Removes the checkpoints of later steps, which belong to a continuation given up.
+
+        Raises:
+          SaveError: the disk refuses it.
+        """
+        later = [folder for folder in self._newest_first() if int(folder.stem) > step]
+        if not later:
+            return
+        try:
+            self._remove(later)
+        except OSError as error:
+            raise SaveError(
+                f"cannot remove the checkpoints after step {step} in {self._directory}: "
+                f"{reason(error)}"
+            ) from error
+
     def _newest_first(self) -> list[Path]:
         """Returns the step folders; one that a save was replacing follows its successor."""
         found = [
@@ -163,7 +180,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         sync(self._directory)
 
     def _retire(self, step: int) -> None:
-        """Removes what is not kept, each folder renamed first so that none is left in part."""
+        """Removes what is not kept."""
         present = self._newest_first()
         intact = [
             folder
@@ -173,9 +190,13 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         scored = [(score, int(f.name), f) for f in intact if (score := self._score(f)) is not None]
         kept = {*intact[:2], *(folder for _, _, folder in sorted(scored)[-1:])}
         kept |= {folder for folder in intact if int(folder.name) == self.pinned}
-        for folder in present:
-            if folder not in kept:
-                folder.rename(self._scratch / f"{folder.name}.retired")
+        self._remove([folder for folder in present if folder not in kept])
+
+    def _remove(self, folders: Collection[Path]) -> None:
+        """Each is renamed first, so that none is left in part."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        for folder in folders:
+            folder.rename(self._scratch / f"{folder.name}.retired")
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _score(self, folder: Path) -> float | None:

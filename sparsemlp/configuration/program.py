@@ -94,7 +94,7 @@ def _model(settings: Settings, image_size: int, channels: int, n_classes: int) -
 
 def _mesh(settings: Settings) -> Mesh | None:
     """The devices of a run."""
-    by_batch = recipe(settings.model).family == "resnet9"
+    by_batch = reason_against_devices(settings) is not None
     if by_batch and jax.process_count() > 1:
         raise InputError(
             "resnet9 normalises by the statistics of the images on one device, so that its numbers "
@@ -104,11 +104,18 @@ def _mesh(settings: Settings) -> Mesh | None:
         return None
     mesh = data_mesh(settings.devices, settings.batch_size)
     if mesh is not None and by_batch:
-        raise InputError(
-            f"--devices={settings.devices}: resnet9 normalises by the statistics of the images on "
-            "one device, so that its numbers would change: leave --devices out"
-        )
+        raise InputError(f"--devices={settings.devices}: {reason_against_devices(settings)}")
     return mesh
+
+
+def reason_against_devices(settings: Settings) -> str | None:
+    """Why a run has to be on one device; None if it may be divided among several."""
+    if recipe(settings.model).family != "resnet9":
+        return None
+    return (
+        "resnet9 normalises by the statistics of the images on one device, so that its numbers "
+        "would change: leave --devices out"
+    )
 
 
 def _at_once(settings: Settings, n_devices: int) -> int | None:

@@ -133,8 +133,12 @@ def _words(runs: list[StudyRun]) -> tuple[float, list[str]]:
     if math.isnan(mean):
         return mean, ["unknown"]
     words = [f"{100 * mean:.1f}" + ("" if math.isnan(spread) else f"±{100 * spread:.1f}")]
-    costs = run_costs(finished[0])
-    if costs is not None:
-        gb = costs.thesis_movement_gb
+    gb, _ = groups[0].statistics(_movement_gb)
+    if not math.isnan(gb):
         words.append(f"{gb:.0f} GB" if gb >= 100 else f"{gb:.3g} GB")
     return mean, words
+
+
+def _movement_gb(run: StudyRun) -> float:
+    costs = run_costs(run)
+    return math.nan if costs is None else costs.thesis_movement_gb

@@ -16,6 +16,7 @@ from sparsemlp.studies.study import Study
 from sparsemlp.studies.study_run import StudyRun
 
 _THESIS_BLOCKS = ("2x2", "32x32", "64x64")
+_NONE = f"no ResMLP run with {ONE_MASK}, a constant ratio and the uniform budget"
 _RATIOS = np.arange(0, 1, 0.005)
 
 
@@ -27,7 +28,7 @@ def masked_elements(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         if np.isfinite(run.last("density")) and run.last("epoch") > _first_masked_epoch(run)
     ]
     if not runs:
-        raise NothingToDrawError(f"no ResMLP run with {ONE_MASK} records its density")
+        raise NothingToDrawError(f"{_NONE} records its density after its first masked epoch")
     figure = Figure(figsize=(0.68 * WIDTH, 3.4))
     axes = figure.subplots()
     axes.plot((0, 1), (0, 1), color="#9aa3ab", linewidth=0.8, label="target")
@@ -65,7 +66,7 @@ def flops(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """FLOPs against the ratio, by the thesis' model and with whole blocks counted."""
     known = [run for run in _masked(study) if _has_shapes(run)]
     if not known:
-        raise NothingToDrawError(f"no ResMLP run with {ONE_MASK}, on data with known costs")
+        raise NothingToDrawError(f"{_NONE} is on data with known costs")
     counts = collections.Counter((_what_is_masked(run), _length(run)) for run in known)
     ((shapes, kinds), length), _ = counts.most_common(1)[0]
     of_most = (shapes, kinds), length

@@ -34,8 +34,6 @@ from sparsemlp.studies.published import SOURCE
 from sparsemlp.studies.seeds import Seeds, by_seed, percent
 from sparsemlp.studies.study import Study
 
-CSV_NAME, JSON_NAME = "runs.csv", "runs.json"
-
 _SECTIONS = {
     "figures": "Figures",
     "published": "Beside the published numbers",
@@ -60,7 +58,7 @@ class Picture(NamedTuple):
 def write_report(
     study: Study, pictures: Iterable[Picture], lacking: dict[str, str], out: Path
 ) -> None:
-    """Writes the page, and `runs.csv` and `runs.json` beside it.
+    """Writes the page, and its tables beside it, as `tables_of` names them.
 
     Args:
       study: the runs.
@@ -72,14 +70,22 @@ def write_report(
       SaveError: the disk is full or refuses a write.
     """
     table, comparisons = rows(study), compare(study)
-    page = build_page(study, pictures, lacking, table, comparisons)
-    write_csv(out.with_name(CSV_NAME), table)
+    as_csv, as_json = tables_of(out)
+    names = (as_csv.name, as_json.name)
+    page = build_page(study, pictures, lacking, table, comparisons, names)
+    write_csv(as_csv, table)
     more: Record = {
         "grid": study.grid_name,
         "comparisons": [comparison_table.record(comparison) for comparison in comparisons],
     }
-    write_json(out.with_name(JSON_NAME), table, more)
+    write_json(as_json, table, more)
     write_whole(out, lambda file: file.write(page.encode()))
+
+
+def tables_of(page: Path) -> tuple[Path, Path]:
+    """The table of runs as CSV and JSON: `runs` beside `report.html`, `NAME_runs` beside others."""
+    stem = "runs" if page.stem == "report" else f"{page.stem}_runs"
+    return page.with_name(f"{stem}.csv"), page.with_name(f"{stem}.json")
 
 
 def build_page(
@@ -88,8 +94,9 @@ def build_page(
     lacking: dict[str, str],
     table: list[Row],
     comparisons: list[Comparison],
+    tables: tuple[str, str] = ("runs.csv", "runs.json"),
 ) -> str:
-    """The HTML of a report."""
+    """The HTML of a report, which names its tables as CSV and JSON."""
     style, script = _part("report.css"), _part("report.js")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -118,8 +125,8 @@ def build_page(
             for c in comparisons
             if not c.run
         ),
-        csv_name=CSV_NAME,
-        json_name=JSON_NAME,
+        csv_name=tables[0],
+        json_name=tables[1],
         columns=[
             {"heading": c.heading, "meaning": c.meaning, "numeric": c.key not in _TEXT_COLUMNS}
             for c in shown
@@ -190,13 +197,25 @@ def _cards(study: Study) -> Iterable[dict[str, str]]:
         others = study.other_options(group.first) if len(dense) > 1 else ""
         words = "dense model" + (f" ({others})" if others else "")
         yield {"number": percent(*group.top1()), "words": words + _seeds(group)}
-    masked = [group for group in groups if group.first.is_masked]
+    masked = [group for group in groups if group.first.is_masked and _drops_blocks(group)]
     by_accuracy = sorted(masked, key=lambda group: -group.top1()[0])
-    strong = [group for group in by_accuracy if (group.first.ratio or 0.0) >= 0.8]
+    strong = [group for group in by_accuracy if _ratio(group) >= 0.8]
     for group in dict.fromkeys([*by_accuracy[:1], *strong[:1]]):
-        why = "best masked" if group is by_accuracy[0] else "best with 80% dropped or more"
+        why = "best masked" if group is by_accuracy[0] else "best at a ratio of 0.8 or more"
         words = f"{why}: {study.label(group.first)}{_seeds(group)}"
         yield {"number": percent(*group.top1()), "words": words}
+
+
+def _drops_blocks(group: Seeds) -> bool:
+    """Whether anything is dropped: a small ratio of few large blocks may round to none."""
+    return not all(run.last("density") >= 1 for run in group.runs)
+
+
+def _ratio(group: Seeds) -> float:
+    """The ratio that was asked for; 0 where layers differ, or the run itself lowers it."""
+    run = group.first
+    is_adaptive = run.settings is not None and run.settings.ratio_schedule == "adaptive"
+    return 0.0 if is_adaptive else run.ratio or 0.0
 
 
 def _seeds(group: Seeds) -> str:

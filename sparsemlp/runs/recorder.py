@@ -110,7 +110,16 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self.checkpoints.save(0, own_copy(state), self._metadata(0.0))
 
     def begin(self, step: int) -> None:
-        """Opens what grows with the run, which begins or goes on at `step`."""
+        """Opens what grows with the run, which begins or goes on at `step`.
+
+        What it left of later steps goes, the checkpoints first: records that are cut back to an
+        earlier checkpoint would not do for a later one.
+
+        Raises:
+          SaveError: the disk is full or refuses a write.
+        """
+        self.checkpoints.forget_after(step)
+        self.history.keep_through(step // self.setup.steps_per_epoch)
         if self.setup.settings.tensorboard:
             self._board = TensorBoard(self.folder.tensorboard, step)
         self._best.restart(shared(self.history.read))

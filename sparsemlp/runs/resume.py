@@ -23,7 +23,7 @@ def restore_run(
     options: Record,
     among: Collection[int] | None = None,
 ) -> Restored | None:
-    """Restores the newest intact checkpoint and cuts the records back to it.
+    """Restores the newest intact checkpoint; changes nothing in the folder.
 
     Args:
       folder: the run.
@@ -87,5 +87,4 @@ def restore_run(
             f"{folder.metrics} lacks records of the {n_epochs} epochs before the checkpoint: "
             "restore the file, or start anew with --out"
         )
-    history.keep_through(n_epochs)
     return restored

@@ -8,7 +8,7 @@ from sparsemlp.configuration.config import CHANGEABLE, Config
 from sparsemlp.configuration.mask_options import OF_A_MASK
 from sparsemlp.configuration.settings import REPLACED, Settings, depth_and_plan, resolve
 from sparsemlp.cost_models.costs import KINDS
-from sparsemlp.plan import all_rules, layer_rules
+from sparsemlp.plan import all_rules, masking_for
 from sparsemlp.rules import BlockMasking
 from sparsemlp.studies.published import PUBLISHED, Published
 from sparsemlp.studies.run_costs import RunCosts, run_costs
@@ -149,7 +149,7 @@ def _of_model_string(settings: Settings, thesis: Settings, *, other_rules: bool)
     if depth != its_depth:
         yield f"depth is {depth}, the thesis' is {its_depth}"
     ours, theirs = (
-        ", ".join(kind for kind in KINDS if layer_rules(each, ("block_0", kind, "kernel")).masking)
+        ", ".join(kind for kind in KINDS if masking_for(each, ("block_0", kind, "kernel")))
         for each in (plan, its_plan)
     )
     if ours != theirs:

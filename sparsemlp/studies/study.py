@@ -93,7 +93,11 @@ def read_study(path: Path) -> Study:
     if not path.is_dir():
         raise InputError(f"{path} is no folder: give the folder of a sweep or of runs")
     sweep = _read_sweep(path / "sweep.json")
-    folders = {_name(folder, path, sweep is not None): folder for folder in _run_folders(path)}
+    folders: dict[str, Path] = {}
+    for folder in _run_folders(path):
+        name = _name(folder, path, sweep is not None)
+        # A copy beside the sweep's own place is another run.
+        folders[f"../{name}" if name in folders else name] = folder
     planned = {} if sweep is None else _planned(sweep["runs"], path / "sweep.json")
     if not folders and not planned:
         raise InputError(f"no run lies below {path}: give the folder of a sweep or of runs")

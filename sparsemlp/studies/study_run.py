@@ -120,8 +120,13 @@ class StudyRun:
 
     @property
     def label(self) -> str:
-        """The masking in a few words."""
-        return self.name if self.settings is None else describe_masking(self.settings)
+        """The masking in a few words; also if it never begins, which is said then."""
+        if self.settings is None:
+            return self.name
+        rules = all_rules(depth_and_plan(self.settings)[1])
+        asked = any(isinstance(rule, BlockMasking) and rule.ratio for rule in rules)
+        never = ", never begun" if asked and not self.is_masked else ""
+        return describe_masking(self.settings) + never
 
     @property
     def dataset(self) -> str:
@@ -145,10 +150,8 @@ class StudyRun:
 
     @property
     def n_together(self) -> int:
-        """How many runs were trained in one program, this one among them."""
-        found = self.environment.get("population")
-        members = found.get("members") if isinstance(found, dict) else None
-        return members if isinstance(members, int) else 1
+        """How many runs were trained in one program at last, this one among them."""
+        return _n_together(self.environment)
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -172,15 +175,24 @@ class StudyRun:
     def step_ms(self) -> float:
         """Milliseconds of a training step, the median of the last epochs; NaN if not recorded.
 
-        Of runs that were trained together there is one time for all, which says nothing of one.
+        Of runs that were trained together, for a while at least, there is one time for all, which
+        says nothing of one.
         """
-        if self.n_together > 1:
+        earlier = self.environment.get("earlier")
+        every = [self.environment, *(earlier if isinstance(earlier, list) else [])]
+        if any(_n_together(each) > 1 for each in every):
             return math.nan
         steps = np.diff(self.column("step"), prepend=0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             taken = (1000 * self.column("seconds") / steps)[-_TIMED_EPOCHS:]
         taken = taken[np.isfinite(taken)]
         return float(np.median(taken)) if taken.size else math.nan
+
+
+def _n_together(environment: Any) -> int:
+    found = environment.get("population") if isinstance(environment, dict) else None
+    members = found.get("members") if isinstance(found, dict) else None
+    return members if isinstance(members, int) else 1
 
 
 def _only(values: set[float], default: float) -> float | None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.program import reason_against_devices
+from sparsemlp.configuration.settings import Settings
 from sparsemlp.data import is_streamed
 from sparsemlp.errors import InputError
 from sparsemlp.options import flag
@@ -58,23 +60,27 @@ def check_points(
         if _blame(point, values, blamed, problems, is_remote=is_remote):
             continue
         if n_devices is not None:
-            batch_size = rehearse(config_of(values), is_remote=True).batch_size
-            _check_devices(point, n_devices, batch_size, problems)
+            settings = rehearse(config_of(values), is_remote=True)
+            _check_devices(point, n_devices, settings, problems)
         training = training_of(config_of(values), is_remote=is_remote)
         earlier = first.setdefault(training, point)
         if earlier is not point:
             _tell_twice(point, earlier, told, problems)
 
 
-def _check_devices(point: Point, n_devices: int, batch_size: int, problems: Problems) -> None:
+def _check_devices(point: Point, n_devices: int, settings: Settings, problems: Problems) -> None:
     """Adds a problem if so many devices, wherever they are, cannot share a batch out."""
+    batch_size, why = settings.batch_size, None
     if n_devices < 1 or batch_size % n_devices:
-        choice = point.choices["devices"]
-        problems.add(
-            choice.place[0],
-            f"{choice.key}: {batch_size} images of a batch cannot be shared out among "
-            f"{n_devices} devices: choose a number that divides it",
+        why = (
+            f"{batch_size} images of a batch cannot be shared out among {n_devices} devices: "
+            "choose a number that divides it"
         )
+    elif n_devices > 1:
+        why = reason_against_devices(settings)
+    if why is not None:
+        choice = point.choices["devices"]
+        problems.add(choice.place[0], f"{choice.key}: {why}")
 
 
 def _blame(

@@ -64,10 +64,9 @@ def submit_sweep(
     _queue()  # Without SLURM no folder is made.
     folder.create()
     with folder.locked():
-        queued = _queue()
+        waiting = _waiting(folder)
         sweep = begin(grid, folder)
         submitted = _submitted(folder)
-        waiting = {name for job, names in submitted.items() if job in queued for name in names}
         runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
         runs = [run for run in runs if run.name not in waiting]
         load_data(runs, console)
@@ -99,6 +98,8 @@ def tell_scripts(
 ) -> None:
     """Prints the scripts that a submission would hand to sbatch; needs no SLURM.
 
+    Where there is one, runs whose jobs are in its queue are left out, as a submission does.
+
     Raises:
       InputError: submitit is missing, or the folder has a name that SLURM would misread.
     """
@@ -106,6 +107,14 @@ def tell_scripts(
     make_script = submitit().slurm.slurm._make_sbatch_string
     _check_path(folder.path.absolute())
     runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
+    if _submitted(folder):
+        try:
+            waiting = _waiting(folder)
+            say(console, f"{len(waiting)} runs are in the queue already")
+        except InputError as error:
+            waiting = set[str]()
+            say(console, f"NOTE: runs that are in the queue are not left out: {error}")
+        runs = [run for run in runs if run.name not in waiting]
     jobs = form_jobs(runs, together=_together(grid, population))
     place = folder.slurm.absolute()
     for start in range(0, len(jobs), _LONGEST_ARRAY):
@@ -191,6 +200,12 @@ def _queue() -> set[str]:
         why = (getattr(error, "stderr", None) or str(error)).strip()
         raise InputError(f"SLURM does not answer: {' '.join(why.split())}") from error
     return set(answer.stdout.split())
+
+
+def _waiting(folder: SweepFolder) -> set[str]:
+    """Names of the runs whose jobs are in the queue; raises as `_queue`."""
+    queued = _queue()
+    return {name for job, names in _submitted(folder).items() if job in queued for name in names}
 
 
 def _submitted(folder: SweepFolder) -> dict[str, list[str]]:

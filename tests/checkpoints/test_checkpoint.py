@@ -76,6 +76,15 @@ def test_a_step_saved_again_replaces_itself_and_later_ones_go(two: Path) -> None
         assert names(two) == {"1"}
 
 
+def test_later_checkpoints_are_forgotten_and_others_are_not(two: Path) -> None:
+    with Checkpoints(two) as checkpoints:
+        checkpoints.forget_after(2)
+        assert names(two) == {"1", "2"}
+        checkpoints.forget_after(1)
+        assert names(two) == {"1"}
+        assert checkpoints.restore(state_of(0)).step == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

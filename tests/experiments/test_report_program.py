@@ -20,8 +20,8 @@ def test_a_page_with_its_figures_and_tables_is_written(tmp_path, capsys):
     names = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert {"backwards", "curves", "kept_blocks"} <= names
     assert text.count("<figure") == len(names)
-    assert len(json.loads((out.parent / "runs.json").read_text())["runs"]) == 2
-    assert (out.parent / "runs.csv").read_text().count("\n") == 3
+    assert len(json.loads((out.parent / "page_runs.json").read_text())["runs"]) == 2
+    assert (out.parent / "page_runs.csv").read_text().count("\n") == 3
     assert "page.html" in capsys.readouterr().out
 
 

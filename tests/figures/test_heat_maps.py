@@ -88,6 +88,16 @@ def test_a_seed_that_was_run_twice_is_no_spread(tmp_path):
     assert not any("±" in text for text in cells(drawing))
 
 
+def test_the_gb_of_a_cell_are_the_mean_over_its_seeds(tmp_path, monkeypatch):
+    for seed, ratio in itertools.product((0, 1), (0.5, 0.8)):
+        run = synthetic.settings(block="2x2", ratio=ratio, epochs=1, seed=seed)
+        synthetic.write_run(tmp_path / f"{seed}{ratio}", run)
+    of_seed = "sparsemlp.figures.heat_maps._movement_gb"
+    monkeypatch.setattr(of_seed, lambda run: 10.0 * (1 + run.settings.seed))
+    (drawing,) = heat_maps(read_study(tmp_path), Chosen())
+    assert all("15 GB" in text for text in cells(drawing))
+
+
 def test_other_images_of_the_same_name_have_a_map_of_their_own(tmp_path):
     for name, ratio in itertools.product(("a", "b"), (0.5, 0.8)):
         run = synthetic.settings(block="2x2", ratio=ratio, epochs=1)

@@ -227,8 +227,19 @@ def test_a_population_killed_while_it_saves_goes_on_from_the_last_step_of_all(
             train(members)
     newest = [Checkpoints(own.folder.checkpoints).steps()[-1] for own in members]
     assert newest == [5, 4, 4]
+    with monkeypatch.context() as patch:
+        patch.setattr(population_run.PopulationTrainer, "train", kill)
+        with pytest.raises(Killed):
+            train(members, resume=True)
+    # Each could go on alone: what a member had of later steps is gone with its records.
+    newest = [Checkpoints(own.folder.checkpoints).steps()[-1] for own in members]
+    assert newest == [4, 4, 4]
     train(members, resume=True)
     assert_same_as(tmp_path, together[0])
+
+
+def kill(*_: Any, **__: Any) -> None:
+    raise Killed
 
 
 def test_a_member_that_breaks_down_does_not_stop_the_others(together, tmp_path, monkeypatch):

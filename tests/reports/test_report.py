@@ -79,9 +79,9 @@ def test_the_policy_allows_the_own_script_and_style_alone(text):
 def test_page_csv_and_json_agree(small, tmp_path):
     write_report(small, [], {}, tmp_path / "r.html")
     page = Page((tmp_path / "r.html").read_text())
-    with (tmp_path / "runs.csv").open(newline="") as file:
+    with (tmp_path / "r_runs.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    stored = json.loads((tmp_path / "runs.json").read_text())
+    stored = json.loads((tmp_path / "r_runs.json").read_text())
     columns = {column.key: column for column in COLUMNS}
     assert len(page.runs) == len(lines) == len(stored["runs"]) == len(small.runs)
     for cells, line, record in zip(page.runs, lines, stored["runs"], strict=True):
@@ -97,7 +97,7 @@ def test_differences_are_in_the_json_with_their_sign(tmp_path):
     synthetic.write_run(tmp_path / "a", synthetic.settings(block="32x32", ratio=0.8))
     study = read_study(tmp_path)
     write_report(study, [], {}, tmp_path / "r.html")
-    found = json.loads((tmp_path / "runs.json").read_text())["comparisons"]
+    found = json.loads((tmp_path / "r_runs.json").read_text())["comparisons"]
     (record,) = [c for c in found if c["quantity"] == "test_top1" and c["value"] is not None]
     assert record["difference"] == record["value"] - record["published"] > 0
     text = (tmp_path / "r.html").read_text()
@@ -121,10 +121,32 @@ def test_the_first_numbers_are_those_of_the_best_finished_runs(tmp_path):
     found = {words.strip().split(":")[0]: (number, words) for number, words in cards}
     assert found["runs are finished"][0] == "4 of 5"
     assert found["dense model"][0] == f"{last['0.0']:.2f}%"
-    for kind, ratio in (("best masked", "0.5"), ("best with 80% dropped or more", "0.8")):
+    for kind, ratio in (("best masked", "0.5"), ("best at a ratio of 0.8 or more", "0.8")):
         number, words = found[kind]
         assert number == f"{last[ratio]:.2f}%"
         assert f"32x32 at {ratio}" in words
+
+
+def test_a_mask_that_drops_nothing_is_not_the_best_masked(tmp_path):
+    """64x64 at 0.1 keeps each layer's only block."""
+    for block, ratio in (("64x64", 0.1), ("32x32", 0.5)):
+        run = synthetic.settings(epochs=20, block=block, ratio=ratio)
+        synthetic.write_run(tmp_path / block, run)
+    text = page_of(read_study(tmp_path))
+    assert "best masked: 32x32 at 0.5" in text
+    assert "ratio of 0.8 or more" not in text
+
+
+def test_pages_in_one_folder_have_tables_of_their_own(tmp_path):
+    synthetic.write_run(tmp_path / "runs" / "a", synthetic.settings(epochs=1))
+    study = read_study(tmp_path / "runs")
+    for name in ("report.html", "other.html"):
+        write_report(study, [], {}, tmp_path / name)
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
+        *("report.html", "runs.csv", "runs.json"),
+        *("other.html", "other_runs.csv", "other_runs.json"),
+    }
+    assert "other_runs.csv" in (tmp_path / "other.html").read_text()
 
 
 def test_texts_of_files_are_escaped(small, tmp_path):
@@ -197,6 +219,6 @@ def test_a_run_whose_costs_are_not_known_is_there_and_not_missing(tmp_path):
     lacking = text.split("No finished run for: ")[1].split("</p>")[0]
     assert "dense (memory movement)" in lacking
     assert "32x32 at 0.8 (memory movement)" not in lacking
-    found = json.loads((tmp_path / "runs.json").read_text())["comparisons"]
+    found = json.loads((tmp_path / "r_runs.json").read_text())["comparisons"]
     moved = [c for c in found if (c["block"], c["quantity"]) == ("32x32", "thesis_movement_gb")]
     assert [(c["value"], c["run"]) for c in moved] == [(None, "32x32 at 0.8, masked backward")]

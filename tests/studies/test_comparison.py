@@ -131,6 +131,10 @@ def test_a_model_string_is_compared_as_the_options_it_stands_for(tmp_path):
             "masked layers are XChannel1, XChannel2",
         ),
         (
+            "ResMLP5 @ XPatch = masked 0 (32, 32); XChannel = masked 0.8 (32, 32);",
+            "masked layers are XChannel1, XChannel2",
+        ),
+        (
             "ResMLP5 @ XPatch = masked 0.8 (32, 32); "
             "XChannel = masked 0.8 (32, 32) + sparse 0.5 (8, 8);",
             "activations or gradients are pruned",

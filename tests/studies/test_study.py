@@ -50,6 +50,19 @@ def test_links_are_followed_and_no_run_is_told_twice(tmp_path):
     assert found == [("dense-seed0", "finished")]
 
 
+def test_a_copy_beside_the_place_of_a_run_does_not_stand_for_it(tmp_path):
+    run = synthetic.settings(epochs=2)
+    synthetic.write_sweep(tmp_path, [run])
+    synthetic.write_run(tmp_path / "runs" / "dense-seed0", run)
+    synthetic.write_run(tmp_path / "dense-seed0", run, 1)
+    study = read_study(tmp_path)
+    assert [(run.name, run.status) for run in study.runs] == [
+        ("dense-seed0", "finished"),
+        ("../dense-seed0", "unfinished"),
+    ]
+    assert study.unplanned == ("../dense-seed0",)
+
+
 def test_a_run_that_the_grid_does_not_know_is_named(tmp_path):
     synthetic.write_sweep(tmp_path, [synthetic.settings(epochs=2)])
     synthetic.write_run(tmp_path / "runs" / "other", synthetic.settings(epochs=2))

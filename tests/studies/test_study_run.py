@@ -58,6 +58,11 @@ def test_runs_that_were_trained_together_have_no_time_of_their_own(folder):
     assert math.isfinite(alone.step_ms)
     assert math.isnan(together.step_ms)
     assert together.device == f"{alone.device}, 9 runs at once"
+    later = synthetic.ENVIRONMENT | {"earlier": [environment]}
+    (folder / "environment.json").write_text(json.dumps(later))
+    at_last_alone = read_run(folder, "a")
+    assert math.isnan(at_last_alone.step_ms)
+    assert at_last_alone.device == alone.device
 
 
 @pytest.mark.parametrize(
@@ -92,6 +97,7 @@ def test_a_run_that_never_masks_is_dense(tmp_path):
         made = synthetic.settings(ratio=0.5, epochs=2, mask_start_epoch=start)
         run = read_run(synthetic.write_run(tmp_path / name, made), name)
         assert (run.is_dense, run.is_masked) == (start == 2, start == 1)
+        assert run.label.endswith(", never begun") == (start == 2)
 
 
 def test_layers_may_have_masks_of_their_own(tmp_path):

@@ -20,9 +20,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
-def told(hp: str, fixed: str, data: Path, *, is_remote: bool = False) -> list[str]:
+TINY = "  dim: 8\n  depth: 1\n  expansion: 2\n"
+
+
+def told(
+    hp: str, fixed: str, data: Path, *, is_remote: bool = False, model: str = TINY
+) -> list[str]:
     """The problems of a tiny model's grid, whose hp begins in line 2."""
-    text = f"hp:\n{hp}fixed:\n{fixed}  dim: 8\n  depth: 1\n  expansion: 2\n"
+    text = f"hp:\n{hp}fixed:\n{fixed}{model}"
     text += f"  batch_size: 8\n  dataset: {data}\n"
     problems = Problems(FILE)
     file = parse_grid_file(FILE, text, problems)
@@ -239,6 +244,13 @@ def test_devices_of_another_machine_are_checked_against_the_batch(data, n_device
     told_of = f"8 images of a batch cannot be shared out among {n_devices} "
     assert line.startswith(f"2: devices: {told_of}")
     assert told("  devices: [2]\n", "", data, is_remote=True) == []
+
+
+def test_a_network_of_one_device_is_not_sent_to_several():
+    network = "  model: resnet9\n"
+    (line,) = told("  devices: [4]\n", "", Path("cifar10"), is_remote=True, model=network)
+    assert line.startswith("2: devices: resnet9 normalises by the statistics")
+    assert told("  devices: [1]\n", "", Path("cifar10"), is_remote=True, model=network) == []
 
 
 def test_what_no_key_mends_is_told_at_the_grid(data, monkeypatch):

@@ -114,12 +114,24 @@ def test_what_is_finished_or_in_the_queue_is_not_submitted_again(tmp_path, slurm
     folder.run("dense-seed0").path.mkdir(parents=True)
     folder.run("dense-seed0").summary.write_text("{}")
     (slurm / "queue").write_text("1_1\n77\n")
+    planned = scripts(grid(tmp_path), folder)
+    assert planned.startswith("1 runs are in the queue already\n")
+    assert "--array" not in planned
     said = submit(grid(tmp_path), folder)
     assert "1 jobs submitted for 1 runs, 1 runs are in the queue already" in said
     assert len((slurm / "noted").read_text().splitlines()) == 2
     submitted = json.loads((folder.slurm / "submitted.json").read_text())
     assert submitted["2"] == ["dense-seed2"]
     assert len(submitted) == 4
+
+
+def test_a_plan_that_cannot_ask_slurm_says_so_and_lists_every_run(tmp_path, slurm):
+    folder = SweepFolder(tmp_path / "out")
+    submit(grid(tmp_path), folder)
+    (slurm / "squeue").unlink()
+    planned = scripts(grid(tmp_path), folder)
+    assert planned.startswith("NOTE: runs that are in the queue are not left out: ")
+    assert "--array=0-2" in planned
 
 
 def test_long_arrays_are_cut_and_each_run_is_submitted_once(tmp_path, slurm, monkeypatch):

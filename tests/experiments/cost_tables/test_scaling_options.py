@@ -29,7 +29,8 @@ def test_numbers_take_the_place_of_published_ones_and_say_so():
     assert dict(cluster.device.flops) == {"float32": 2e12}
     assert cluster.device.memory_bandwidth == DEVICES["h100"].memory_bandwidth
     assert (cluster.between.bandwidth, cluster.between.latency) == (1.25e9, 1e-4)
-    assert cluster.device.source == cluster.between.source == "given"
+    assert cluster.device.source == f"{DEVICES['h100'].source}, flops given"
+    assert cluster.between.source == "given"
     assert cluster.inside.source == LINKS["nvlink4"].source
 
 
