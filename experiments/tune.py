@@ -37,7 +37,7 @@ from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
 
 _LONGEST = 120.0
-"""Seconds that a configuration may take to be compared, or all of them to be timed."""
+"""Seconds that all configurations of a problem may take to be timed."""
 _SHAPES = (
     *("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384"),
     *("64x256", "256x64"),

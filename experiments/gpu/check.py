@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from tuning.kernel_check import Wanted, compare, compiled, expected
 from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, work_of
-from tuning.watch import AtWork, Guard, guard_for, require_device, unguarded
+from tuning.watch import FIRST_SECONDS, AtWork, Guard, guard_for, require_device, unguarded
 
 from gpu.points import Point, engine_takes, tiny_points
 from pallas_kernels import Engine
@@ -29,10 +29,6 @@ from sparsemlp.options import cli
 from sparsemlp.runs.history import History
 
 _N_COMPILERS = 8
-_LONGEST = 40.0
-"""Seconds that a comparison may take, once its programs are compiled."""
-
-
 _CHECKED = (
     ((256, 512), 0.5, 300, (64, 128, 32)),
     ((1024, 4096), 0.8, 8190, (64, 128, 32)),
@@ -42,6 +38,8 @@ _CHECKED = (
     ((512, 1024), 0.8, 16380, (64,)),
     ((512, 1024), 0.5, 8190, (32,)),
     ((1024, 1024), 0.8, 32764, (128,)),
+    ((512, 1024), 0.5, 4100, (64,)),
+    ((1024, 1024), 0.5, 16380, (128,)),
     ((384, 1536), 0.5, 32764, (64,)),
     ((384, 1536), 0.9, 16380, (64,)),
     ((384, 1536), 0.5, 8190, (32,)),
@@ -96,7 +94,7 @@ def add_comparisons(options: Options, engine: Engine) -> None:
         history.append({"key": key, **known[key], "wrong": reason, "measured": not options.smoke})
 
     at_work = at_work_of(options.out)
-    watched = guard_for(_LONGEST, write_down, at_work, options.engine)
+    watched = guard_for(FIRST_SECONDS, write_down, at_work, options.engine)
     guard = unguarded if options.smoke else watched
     done = {record["key"] for record in history.read()}
     for record in check_engines({options.engine: engine}, points, done, guard):

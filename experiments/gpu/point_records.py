@@ -19,7 +19,7 @@ from sparsemlp.files import Record
 from sparsemlp.runs.history import History
 
 _LONGEST = 60.0
-"""Seconds that a contender may take to run once, or all of them to be timed."""
+"""Seconds that all contenders of a point may take to be timed."""
 _MOST_BROKEN = 3
 """Points at which an engine may break before it is left out everywhere."""
 

@@ -125,6 +125,7 @@ def _reason_against(
         return loop
     try:
         with guard(key):
+            loop.spoil()
             loop(1)
             return reason_wrong(loop.result(), wanted, dtype, work)
     except Exception as error:

@@ -101,6 +101,16 @@ class Loop:
             last = self._program(self._operands, last)
         self._results[self._form] = jax.block_until_ready(last)
 
+    def spoil(self) -> None:
+        """Writes NaN where the next run writes: what that leaves out is not taken for its result.
+
+        What lies there else is the result of another loop, as a rule the right one.
+        """
+        self._results.pop(self._form, None)
+        self._results[self._form] = jax.tree.map(
+            lambda a: jnp.full(a.shape, jnp.nan, a.dtype), self._shapes
+        )
+
     def result(self) -> Any:
         """That of the run before, if no other loop has run since."""
         return self._results[self._form]

@@ -23,6 +23,8 @@ Guard = Callable[[str], contextlib.AbstractContextManager[None]]
 
 STUCK = 3
 """Exit code of a process that a kernel held up."""
+FIRST_SECONDS = 15.0
+"""How long a piece of work with a name may take: a compiled program runs for milliseconds."""
 ENDED = "ended the process while it ran"
 """The reason against what was at work when a process ended without a word."""
 
@@ -89,14 +91,18 @@ def guard_for(
     """A guard that ends this process with `STUCK` when a piece of work takes too long.
 
     Args:
-      seconds: how long it may take.
+      seconds: how long work without a name, that of many programs, may take; with one it is
+        `FIRST_SECONDS` at most.
       write_down: is told the name of the work and the reason before.
       at_work: is told what is at work, for the process that finds this one dead.
       key: what the pieces of work belong to.
     """
 
+    def allowed(name: str) -> float:
+        return min(seconds, FIRST_SECONDS) if name else seconds
+
     def give_up(name: str) -> None:
-        reason = f"took longer than {seconds:g} s"
+        reason = f"took longer than {allowed(name):g} s"
         write_down(name, reason)
         at_work.end()
         print(
@@ -109,7 +115,7 @@ def guard_for(
 
     @contextlib.contextmanager
     def guard(name: str) -> Iterator[None]:
-        timer = threading.Timer(seconds, give_up, (name,))
+        timer = threading.Timer(allowed(name), give_up, (name,))
         timer.daemon = True
         at_work.begin(key, name)
         timer.start()

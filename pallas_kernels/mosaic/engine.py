@@ -22,7 +22,7 @@ from pallas_kernels.mosaic import (
 )
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.ampere_product_tiles import fits
-from pallas_kernels.mosaic.gradient_tiles import gradient_tiles_of
+from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
 from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, is_fusable, pair_of
 from pallas_kernels.mosaic.product_cost import tiles_of
 from pallas_kernels.mosaic.product_tiles import product_of
@@ -155,7 +155,7 @@ class Mosaic(Engine):
         if self._capability().startswith(AMPERE):
             return ampere_gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
         problem = layer.problem(self.name, self.version, "kernel_gradient", x.shape[0])
-        tiles = configure(problem, gradient_tiles_of(layer))
+        tiles = configure(problem, gradient_tiles_of(layer, x.shape[0]))
         return gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=self.interpret)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:

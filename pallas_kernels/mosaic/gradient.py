@@ -113,7 +113,7 @@ def _cut(
         depth=DEPTH_BYTES // jnp.dtype(layer.dtype).itemsize,
         stages=tiles.stages,
         n_steps=steps,
-        per_share=pl.cdiv(steps, min(steps, pl.cdiv(tiles.programs, groups.column.size))),
+        per_share=tiles.per_share(steps, groups.column.size),
         left_along_rows=is_wide or height < ROWS,
         right_along_rows=is_wide,
     )

@@ -15,15 +15,12 @@ ROWS = 64
 """Rows of a warpgroup's products, which the hardware sets."""
 DEPTH_BYTES = 128
 """Of one feature of x or dy in one buffer."""
-STAGES = (4, 3, 2, 6)
-"""Buffers of the ring, the heuristic's choice first."""
-PROGRAMS = (528, 264, 1056)
-"""How many programs there are at least, if there are the rows; the heuristic's choice first."""
+STAGES = (2, 3, 4, 6)
+"""Buffers of the ring."""
+PROGRAMS = (132, 264, 396, 528, 1056)
+"""How many programs there are at most: so many waves of an H200, which runs 132 of them at once."""
 MOST_ROWS = 256
 """Rows of the result of a program, at most: four warpgroups'."""
-FLOPS_PER_BYTE = {2: 140, 4: 70}
-"""As many as tensor cores do while a byte comes from the second-level cache, by the bytes of a
-number: 780 and 390 TFLOP/s over 5.5 TB/s (H200)."""
 
 
 class Shape(NamedTuple):
@@ -54,12 +51,18 @@ class GradientTiles:
     Attributes:
       n_together: blocks of one column that a program computes.
       stages: buffers of the ring.
-      programs: how many programs there are at least, if there are the rows.
+      programs: how many programs there are at most, where there are fewer groups of blocks; the
+        rows are shared out among them.
     """
 
     n_together: int
     stages: int
     programs: int
+
+    def per_share(self, n_steps: int, n_groups: int) -> int:
+        """How many of all steps a share of the rows has at most, with so many groups of blocks."""
+        n_shares = max(1, self.programs // n_groups)
+        return pl.cdiv(n_steps, min(n_steps, n_shares))
 
 
 def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
@@ -73,32 +76,6 @@ def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
         staging = launch.panel_bytes((tall, shape.width), jnp.float32)
         if ring + staging + launch.BARRIERS_BYTES <= launch.SHARED_MEMORY_BYTES:
             yield GradientTiles(n, stages, programs)
-
-
-def step_cost(layer: SparseLayer, n_together: int) -> float:
-    """What a row of x and dy costs all programs, in bytes, if blocks were kept at random.
-
-    They load one operand for each kept block and the other for each group of blocks, or multiply
-    while that comes, whichever takes longer. The last group of a column is half empty in the mean.
-    """
-    height, width, _ = shape_of(layer.block)
-    n_columns = layer.kernel_shape[1] // layer.block[0]
-    n_groups = layer.n_kept / n_together
-    if n_together > 1:
-        n_groups += min(n_columns, layer.n_kept) * (n_together - 1) / (2 * n_together)
-    size = jnp.dtype(layer.dtype).itemsize
-    loaded = (layer.n_kept * height + n_groups * width) * size
-    return max(loaded, 2 * layer.n_kept * height * width / FLOPS_PER_BYTE[size])
-
-
-def gradient_tiles_of(layer: SparseLayer) -> GradientTiles:
-    """The way to cut the gradient of a layer that costs the least, by `step_cost`.
-
-    Not measured yet.
-    """
-    ways = list(search_space(layer))
-    n_together = min((way.n_together for way in ways), key=lambda n: step_cost(layer, n))
-    return next(way for way in ways if way.n_together == n_together)
 
 
 def n_steps(n_rows: int, dtype: str) -> int:

@@ -26,6 +26,11 @@ class Groups(NamedTuple):
     place: Int[Array, " k"]
 
 
+def n_groups_of(n_kept: int, n_columns: int, n_together: int) -> int:
+    """How many groups there are at most: each column has at most one short one."""
+    return min(n_kept, (n_kept + n_columns * (n_together - 1)) // n_together)
+
+
 def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) -> Groups:
     """Puts the kept blocks of each block column together, a few at a time.
 
@@ -38,8 +43,7 @@ def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) 
     if n_together == 1:
         ones, places = jnp.ones(k, jnp.int32), jnp.arange(k, dtype=jnp.int32)
         return Groups(kept % n_columns, ones, kept // n_columns, places)
-    # No more: each column has at most one short group.
-    n_groups = min(k, (k + n_columns * (n_together - 1)) // n_together)
+    n_groups = n_groups_of(k, n_columns, n_together)
     lists = list_columns(kept, grid_shape)
     lengths = lists.start[1:] - lists.start[:-1]
     ends = jnp.cumsum(-(-lengths // n_together))

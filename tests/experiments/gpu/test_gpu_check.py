@@ -10,7 +10,7 @@ from gpu.points import Point, all_points
 from tuning.watch import DeviceLostError
 
 from pallas_kernels import Mosaic, Reference, Triton
-from pallas_kernels.mosaic.gradient_tiles import gradient_tiles_of
+from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
 from pallas_kernels.mosaic.product_cost import tiles_of
 from pallas_kernels.mosaic.product_tiles import Tiles, product_of
 from sparsemlp.runs.history import History
@@ -125,7 +125,7 @@ def test_kernels_are_cut_in_every_way_that_is_timed():
             for transposed in (False, True):
                 tiles = tiles_of(product_of(point.layer, point.n_rows, transposed=transposed))
                 found.add((point.block, point.dtype, *_way(tiles)))
-            together = gradient_tiles_of(point.layer).n_together
+            together = gradient_tiles_of(point.layer, point.n_rows).n_together
             found.add((point.block, point.dtype, "gradient", together))
         return found
 

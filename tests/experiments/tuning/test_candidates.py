@@ -4,11 +4,12 @@ import contextlib
 import dataclasses
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import pytest
 from tuning import candidates, device_timing
 from tuning.candidates import key_of, measure, plain
-from tuning.device_timing import Timed
+from tuning.device_timing import Loop, Timed
 from tuning.kernel_problems import layer_of, problem_of
 from tuning.watch import DeviceLostError
 
@@ -99,11 +100,12 @@ def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(
         watched.append(name)
         return contextlib.nullcontext()
 
-    def broken(n_calls: int) -> None:
+    def broken(*_: Any) -> None:
         raise RuntimeError("an illegal address")
 
     def compile_loops(*arguments: Any) -> Any:
-        return device_timing.compile_loops(*arguments) | {SIZES[2]: broken}
+        shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        return device_timing.compile_loops(*arguments) | {SIZES[2]: Loop(broken, (), shape, {})}
 
     monkeypatch.setattr(candidates, "compile_loops", compile_loops)
     monkeypatch.setattr(candidates, "require_device", lost)

@@ -42,6 +42,21 @@ def test_loops_of_one_form_write_over_one_result() -> None:
     assert not found["twice"].is_deleted()
 
 
+def test_what_a_run_leaves_unwritten_is_no_result_once_it_is_spoilt() -> None:
+    def writes_a_part(operands: object, last: jax.Array) -> jax.Array:
+        return last.at[0].set(1.0)
+
+    shape, results = jax.ShapeDtypeStruct((2, 2), jnp.float32), {}
+    right = Loop(lambda _, last: jnp.ones_like(last), (), shape, results)
+    partial = Loop(writes_a_part, (), shape, results)
+    right(1)
+    partial(1)
+    np.testing.assert_array_equal(partial.result(), [[1, 1], [1, 1]])
+    partial.spoil()
+    partial(1)
+    np.testing.assert_array_equal(partial.result(), [[1, 1], [np.nan, np.nan]])
+
+
 def test_what_does_not_compile_or_run_is_said_and_the_others_are_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

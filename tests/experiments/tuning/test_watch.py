@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,8 +19,8 @@ write_down = lambda name, reason: print(f"{name}: {reason}", flush=True)
 guard = guard_for(float(sys.argv[2]), write_down, AtWork(pathlib.Path(sys.argv[1])), "point")
 with guard("quick"):
     pass
-with guard("endless"):
-    os.abort() if sys.argv[3:] else time.sleep(600)
+with guard(sys.argv[3]):
+    os.abort() if sys.argv[4:] else time.sleep(600)
 """
 
 
@@ -35,7 +36,7 @@ def die(*words: object) -> "subprocess.CompletedProcess[str]":
 
 def test_work_that_takes_too_long_ends_the_process_and_is_written_down(tmp_path):
     began = time.monotonic()
-    done = die(tmp_path / "at_work", 0.2)
+    done = die(tmp_path / "at_work", 0.2, "endless")
     assert time.monotonic() - began < 300
     assert done.returncode == STUCK
     assert done.stdout == "endless: took longer than 0.2 s\n"
@@ -43,9 +44,25 @@ def test_work_that_takes_too_long_ends_the_process_and_is_written_down(tmp_path)
     assert AtWork(tmp_path / "at_work").left() is None
 
 
+def test_work_with_a_name_has_less_time_than_many_turns(tmp_path, monkeypatch):
+    waits = []
+
+    class Timer(threading.Timer):
+        def start(self) -> None:
+            waits.append(self.interval)
+
+    monkeypatch.setattr(watch.threading, "Timer", Timer)
+    for seconds in (120.0, 5.0):
+        guard = guard_for(seconds, lambda *_: None, AtWork(tmp_path / "at_work"), "point")
+        for name in ("first", ""):
+            with guard(name):
+                pass
+    assert waits == [watch.FIRST_SECONDS, 120.0, 5.0, 5.0]
+
+
 def test_work_that_aborts_its_process_is_known_to_the_next_one_once(tmp_path):
     at_work = AtWork(tmp_path / "at_work")
-    done = die(tmp_path / "at_work", 60, "abort")
+    done = die(tmp_path / "at_work", 60, "endless", "abort")
     assert done.returncode == -signal.SIGABRT
     assert not done.stdout
     assert at_work.left() == ("point", "endless")

@@ -67,6 +67,25 @@ def _most_sums(cases: list[Case]) -> list[Case]:
     return list(found.values())
 
 
+def _gradients(cases: list[Case]) -> list[Case]:
+    """Of the gradients of these cases, by the number of warpgroups, the cheapest cut on paper.
+
+    Without that of the case itself, which is compiled already.
+    """
+    found: dict[Any, Case] = {}
+    for a in cases:
+        if a.kernel != "sparsemlp_gradient" or a.operands[0].shape[a.axis] != N_IN:
+            continue
+        name, its = jnp.dtype(a.dtype).name, ENGINES[a.engine]
+        kind = (its.name, its.version, METHODS["gradient"], name, a.block, (N_IN, N_OUT), a.axis)
+        own, *others = its.configurations(Problem(*kind, density=0.2, n_rows=8192))
+        for cut in others:
+            if cut.n_together != own.n_together:
+                made = case("gradient", a.block, a.dtype, a.axis, cut, a.engine)
+                found.setdefault((a.block, a.dtype, cut.n_together), made)
+    return list(found.values())
+
+
 def _pairs(cases: list[Case]) -> list[Case]:
     """Of the fused pairs of these cases, by warpgroups and clusters, the cut with most columns.
 
@@ -115,6 +134,7 @@ SAMPLED_OF_MOSAIC = list(
         for a in [
             *_sample(MANY_OF_MOSAIC, 16),
             *_most_sums(MANY_OF_MOSAIC),
+            *_gradients(MANY_OF_MOSAIC),
             *_pairs(MANY_OF_MOSAIC),
         ]
     }.values()

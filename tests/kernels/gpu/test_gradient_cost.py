@@ -1,0 +1,81 @@
+"""What ways to cut the kernel's gradient cost on paper."""
+
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels import SparseLayer
+from pallas_kernels.mosaic.gradient_cost import (
+    by_cost,
+    gradient_tiles_of,
+    loaded_bytes,
+    n_filled,
+    seconds,
+    summed_bytes,
+)
+from pallas_kernels.mosaic.gradient_tiles import GradientTiles, search_space
+from pallas_kernels.mosaic.groups import group
+
+ROWS = 8192
+
+
+def square(side: int, n_in: int, n_out: int) -> SparseLayer:
+    n_kept = math.ceil((n_in // side) * (n_out // side) * 0.2)
+    return SparseLayer((n_in, n_out), (side, side), n_kept, -1, "bfloat16")
+
+
+@pytest.mark.parametrize("n_together", [1, 2, 4, 8])
+def test_loads_and_sums_are_those_of_groups_of_blocks_kept_at_random(n_together):
+    """Within the spread of a mask: the last group of a column is half empty in the mean."""
+    layer, tiles = square(16, 1024, 4096), GradientTiles(n_together, 4, 132)
+    blocks = np.random.default_rng(0).permutation(64 * 256)[: layer.n_kept]
+    groups = group(jnp.asarray(np.sort(blocks), jnp.int32), (64, 256), n_together)
+    lengths = np.asarray(groups.length)
+    counted = int((lengths > 0).sum())
+    assert n_filled(layer, n_together) == pytest.approx(counted, rel=0.03)
+    loaded = (layer.n_kept + counted) * 16 * 2 * ROWS
+    assert loaded_bytes(layer, ROWS, tiles) == pytest.approx(loaded, rel=0.02)
+    # One share of the rows: there are more groups than programs are asked for.
+    sums = (counted + lengths.size) * n_together * 16 * 16 * 4
+    assert summed_bytes(layer, ROWS, tiles) == pytest.approx(sums, rel=0.02)
+
+
+def test_the_cut_of_the_shortest_time_is_taken_and_every_one_is_ranked():
+    for side, shape in itertools.product((32, 64, 128), ((384, 1536), (1024, 4096))):
+        layer = square(side, *shape)
+        ranked = by_cost(layer, ROWS)
+        assert set(ranked) == set(search_space(layer))
+        times = [seconds(layer, ROWS, tiles) for tiles in ranked]
+        assert times == sorted(times)
+        assert gradient_tiles_of(layer, ROWS) == ranked[0]
+
+
+@pytest.mark.parametrize("side", [32, 64, 128])
+def test_no_time_is_shorter_than_loads_and_tensor_cores_allow(side):
+    layer = square(side, 1024, 4096)
+    flops = 2 * ROWS * layer.n_kept * side * side
+    for tiles in by_cost(layer, ROWS):
+        assert seconds(layer, ROWS, tiles) >= 0.999 * flops / 7.8e14
+        assert seconds(layer, ROWS, tiles) >= loaded_bytes(layer, ROWS, tiles) / 5.5e12
+
+
+def test_more_shares_of_the_rows_are_shorter_and_their_sums_longer():
+    layer = square(128, 384, 1536)
+    few, many = (GradientTiles(1, 4, programs) for programs in (132, 1056))
+    assert summed_bytes(layer, ROWS, many) == 8 * summed_bytes(layer, ROWS, few)
+    assert seconds(layer, ROWS, few) < seconds(layer, ROWS, many)
+    # With few blocks and many rows a wave of programs is worth its sums.
+    alone = SparseLayer((384, 1536), (128, 128), 1, -1, "bfloat16")
+    assert seconds(alone, 32 * ROWS, few) < seconds(alone, 32 * ROWS, GradientTiles(1, 4, 1))
+
+
+def test_blocks_computed_together_share_what_they_load_of_dy():
+    layer = square(64, 4096, 16384)
+    dense_column = layer.n_kept * (64 + 64 / 4) * 2 * ROWS
+    found = loaded_bytes(layer, ROWS, GradientTiles(4, 4, 132))
+    assert found == pytest.approx(dense_column, rel=0.05)
+    alone = loaded_bytes(layer, ROWS, GradientTiles(1, 4, 132))
+    assert alone == layer.n_kept * (64 + 64) * 2 * ROWS
