@@ -62,12 +62,14 @@ class BlockLists(NamedTuple):
 
     Attributes:
       start: int32 `[n_lines + 1]`: line l has the entries `start[l]` to `start[l + 1]`.
+      line: int32 `[k]`: of each entry, its line; ascending.
       across: int32 `[k]`: of each entry, where it lies in its line; ascending in a line.
       place: int32 `[k]`: of each entry, which of the kept ids it is.
       order: int32 `[n_lines]`: the lines, the longest first, equal ones ascending.
     """
 
     start: Int[Array, " lines_and_end"]
+    line: Int[Array, " k"]
     across: Int[Array, " k"]
     place: Int[Array, " k"]
     order: Int[Array, " lines"]
@@ -109,7 +111,8 @@ def list_columns(
 def _lists(line: Array, across: Array, place: Array, n_lines: int) -> BlockLists:
     start = insertion_points(line, jnp.arange(n_lines + 1, dtype=line.dtype))
     order = jnp.argsort(start[:-1] - start[1:], stable=True).astype(jnp.int32)
-    return BlockLists(start, across.astype(jnp.int32), place, order)
+    line, across = line.astype(jnp.int32), across.astype(jnp.int32)
+    return BlockLists(start, line, across, place, order)
 
 
 def insertion_points(

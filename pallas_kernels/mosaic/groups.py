@@ -55,11 +55,10 @@ def group(kept: Int[Array, " k"], grid_shape: tuple[int, int], n_together: int) 
     entry = lists.start[column] + (index - before[column]) * n_together
     length = jnp.where(exists, jnp.clip(lists.start[column + 1] - entry, 0, n_together), 0)
     entries = jnp.clip(entry[:, None] + jnp.arange(n_together), 0, k - 1).reshape(-1)
-    line = kept[lists.place] % n_columns
-    inside = jnp.arange(k) - lists.start[line]
+    inside = jnp.arange(k) - lists.start[lists.line]
     place = jnp.zeros(k, jnp.int32)
     place = place.at[lists.place].set(
-        (before[line] * n_together + inside).astype(jnp.int32), unique_indices=True
+        (before[lists.line] * n_together + inside).astype(jnp.int32), unique_indices=True
     )
     column, length = (a.astype(jnp.int32) for a in (column, length))
     return Groups(column, length, lists.across[entries], place)

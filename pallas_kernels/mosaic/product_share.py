@@ -65,7 +65,7 @@ class Share(NamedTuple):
     def entries(self, turn: Array, rank: int, beside: Array | int, piece: Array) -> Entries:
         """Those of a block column; none if there is no such column."""
         column, exists = self.column(turn, rank, beside)
-        at = column * (self.tiles.pieces + 1) + piece
+        at = column * self.tiles.pieces + piece
         first = warpgroup.read(self.start, at)
         return Entries(column, first, jnp.where(exists, warpgroup.read(self.start, at + 1), first))
 

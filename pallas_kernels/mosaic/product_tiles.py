@@ -167,8 +167,8 @@ class Pieces(NamedTuple):
     """The entries of the lists of kept blocks, by pieces of the panel.
 
     Attributes:
-      start: int32 `[lines * (pieces + 1)]`, flattened: of each piece of each line, where its
-        entries begin, and where the last one's end.
+      start: int32 `[lines * pieces + 1]`: of each piece of each line, where its entries begin,
+        which is where those of the piece before end.
       needed: int32 `[groups * pieces]`, flattened: of each piece for each group of lines, a bit for
         every block that an entry of the group names.
       steps: int32 `[groups * tiles.lines * pieces]`, flattened: of each piece for each rank of
@@ -189,14 +189,14 @@ def cut_into_pieces(lists: BlockLists, tiles: Tiles, n_blocks: int) -> Pieces:
       n_blocks: how many blocks are contracted.
     """
     n_lines = lists.order.size
-    line = insertion_points(lists.start, jnp.arange(lists.across.size), side="right") - 1
-    place = line * n_blocks + lists.across
-    firsts = jnp.minimum(jnp.arange(tiles.pieces + 1) * tiles.blocks, n_blocks)
-    wanted = jnp.arange(n_lines)[:, None] * n_blocks + firsts
-    starts = insertion_points(place, wanted.reshape(-1))
+    starts, place = lists.start, lists.line * n_blocks + lists.across
+    if tiles.pieces > 1:
+        firsts = jnp.minimum(jnp.arange(tiles.pieces) * tiles.blocks, n_blocks)
+        wanted = jnp.arange(n_lines)[:, None] * n_blocks + firsts
+        starts = insertion_points(place, jnp.append(wanted, n_lines * n_blocks))
     n_groups = pl.cdiv(n_lines, tiles.group)
     more = n_groups * tiles.group - n_lines
-    lengths = jnp.diff(starts.reshape(n_lines, -1))[lists.order]
+    lengths = jnp.diff(starts).reshape(n_lines, tiles.pieces)[lists.order]
     lengths = jnp.pad(lengths, ((0, more), (0, 0)))
     steps = lengths.reshape(-1, tiles.abreast, tiles.pieces).max(axis=1).reshape(-1)
     if tiles.pieces == 1:

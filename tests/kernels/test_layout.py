@@ -91,11 +91,13 @@ def test_taken_blocks_are_slices_of_the_matrix_and_spreading_puts_them_back():
 def test_lists_name_every_kept_block_once_line_by_line(ids, by):
     for kept in ids:
         listed = list_rows if by == "rows" else list_columns
-        start, across, place, order = (np.asarray(a) for a in listed(jnp.asarray(kept), GRID))
+        lists = (np.asarray(a) for a in listed(jnp.asarray(kept), GRID))
+        start, line_of, across, place, order = lists
         n_lines = GRID[0] if by == "rows" else GRID[1]
         assert (start[0], start[-1], len(start)) == (0, len(kept), n_lines + 1)
         for line in range(n_lines):
             mine = slice(start[line], start[line + 1])
+            assert (line_of[mine] == line).all()
             blocks = [(line, other) if by == "rows" else (other, line) for other in across[mine]]
             flat = [row * GRID[1] + column for row, column in blocks]
             np.testing.assert_array_equal(kept[place[mine]], flat)

@@ -56,6 +56,16 @@ def test_the_grid_of_weight_decay_has_every_run_with_it_and_without():
     }
 
 
+def test_the_grid_without_mixing_compares_the_same_training():
+    grid = read_grid(CONFIGS / "no_mixing.yaml")
+    found = [(run.config.config is None, run.config.backward) for run in grid.runs]
+    kinds = [(True, "masked"), (False, "masked"), (False, "straight_through")]
+    assert found == [kind for kind in kinds for _ in range(3)]
+    assert {
+        (c.epochs, c.mix_probability, c.weight_decay) for c in (r.config for r in grid.runs)
+    } == {(200, 0, 0)}
+
+
 def test_the_smoke_test_needs_no_download():
     grid = read_grid(CONFIGS / "smoke.yaml")
     assert {run.config.dataset for run in grid.runs} == {"digits"}

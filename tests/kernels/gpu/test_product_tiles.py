@@ -68,10 +68,10 @@ def test_pieces_begin_where_their_first_block_would_lie():
     kept = jnp.asarray([0, 3, 4, 6, 9, 10, 13, 14], jnp.int32)  # of a grid of 6x3
     lists = list_columns(kept, (6, 3))
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=4, lines=1, stages=2)
-    starts = np.asarray(cut_into_pieces(lists, tiles, 6).start).reshape(3, 3)
+    starts = np.asarray(cut_into_pieces(lists, tiles, 6).start)
     across = np.asarray(lists.across)
-    pieces = [[across[a:b].tolist() for a, b in itertools.pairwise(line)] for line in starts]
-    assert pieces == [[[0, 1, 2, 3], []], [[1, 3], [4]], [[], [4]]]
+    pieces = [across[a:b].tolist() for a, b in itertools.pairwise(starts)]
+    assert pieces == [[0, 1, 2, 3], [], [1, 3], [4], [], [4]]
 
 
 def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
