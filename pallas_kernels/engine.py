@@ -11,7 +11,7 @@ from typing import Any, Literal
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense, tuning
-from pallas_kernels.layout import Kept, spread_activation
+from pallas_kernels.layout import spread_activation
 from pallas_kernels.neighbours import Neighbours, keep_largest
 from pallas_kernels.sparse_layer import Phase, SparseLayer, Weights
 
@@ -20,8 +20,9 @@ class Engine(abc.ABC):
     """Computes the products of a layer from the kept blocks.
 
     `kept` is int32 `[k]`: flat ids of the kept blocks, ascending, row-major over the block grid
-    `[in / cols, out / rows]`. With `axis = -1`, x is `[..., in]` and y `[..., out]`; with
-    `axis = -2`, x is `[..., in, channels]` and y `[..., out, channels]`.
+    `[in / cols, out / rows]`; an engine that `takes_lists` also takes them with their lists. With
+    `axis = -1`, x is `[..., in]` and y `[..., out]`; with `axis = -2`, x is `[..., in, channels]`
+    and y `[..., out, channels]`.
     """
 
     name: str
@@ -32,6 +33,8 @@ class Engine(abc.ABC):
     on devices alone whose table says where (`pallas_kernels.tuning`)."""
     version: int = 1
     """Of its kernels, for such tables: raised when a kernel changes so that they no longer hold."""
+    takes_lists: bool = False
+    """Whether its products take `ListedBlocks`, and are spared what finds the kept blocks then."""
     narrowest_kept: int | None = None
     """Inputs of the narrowest block of an activation of which `compact_gradient` skips the dropped
     ones; None: it never does."""
@@ -115,7 +118,7 @@ class Engine(abc.ABC):
         self,
         x: Float[Array, "..."],
         dy: Float[Array, "..."],
-        kept: Kept,
+        kept: Any,
         layer: SparseLayer,
     ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
         """`dW = (x^T dy) * M` and `db`, dy summed over all but its features."""

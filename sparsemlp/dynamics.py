@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
 from sparsemlp.errors import InputError, require_known
-from sparsemlp.mask_trees import Masks, mask_tree
-from sparsemlp.masks import BlockMask
+from sparsemlp.mask_trees import Masks, list_masks, mask_tree
+from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.plan import Plan, block_counts, masked_kernels
 from sparsemlp.selection import (
     GRADIENT_SCORE,
@@ -141,13 +141,13 @@ def select_dynamic_masks(
             scores,
             {path: n_kept_blocks(scores[path].size, rule.ratio) for path, _, rule in kernels},
         )
-    masks = {
+    masks: dict[str, Mask] = {
         path: BlockMask(kept[path], matrix_shape(kernel.shape), rule.block)
         for path, kernel, rule in kernels
     }
     if "kept" in memory:
         found["kept"] = {path: mask.grid().reshape(-1) for path, mask in masks.items()}
-    return mask_tree(masks), found
+    return mask_tree(list_masks(masks, engine)), found
 
 
 def remember_unmasked(

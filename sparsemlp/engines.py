@@ -77,6 +77,23 @@ def choose_fused(
     return first if first is second and fuses(*layers) else None
 
 
+def takes_lists(name: str) -> bool:
+    """Whether any engine that this name may stand for here is spared work by lists of blocks.
+
+    Args:
+      name: `auto`, or a name in `pallas_kernels.ENGINES`.
+
+    Raises:
+      InputError: the engine does not exist.
+    """
+    check_engine(name)
+    if name != "auto":
+        return ENGINES[name].takes_lists
+    return any(
+        engine.takes_lists and _is_measured_here(engine, named=False) for engine in ENGINES.values()
+    )
+
+
 def choose_for_grid(name: str) -> Engine:
     """The engine for a mask whose number of kept blocks is data: the reference.
 

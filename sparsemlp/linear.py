@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pallas_kernels import Engine, SparseLayer, dense, layout
+from pallas_kernels.lists import ListedBlocks, ids_of
 from sparsemlp.activations import CompactActivation
 from sparsemlp.engines import check_engine, choose_engine, choose_for_grid
 from sparsemlp.errors import InputError
@@ -21,6 +22,7 @@ from sparsemlp.rules import (
     Backward,
     GradientPruning,
     check_backward,
+    check_operand_rules,
 )
 from sparsemlp.varying import varying_alike
 
@@ -82,6 +84,7 @@ def sparse_linear(
         do not divide x, or a missing key.
     """
     check_backward(backward)
+    check_operand_rules(activation, gradient)
     check_engine(engine)
     x, kernel, bias = of_one_dtype(x, kernel, bias)
     _check_shapes(x, kernel, bias, axis, mask)
@@ -104,8 +107,14 @@ def sparse_linear(
             choose_engine(engine, layer, "kernel_gradient", n_rows),
         )
     products = _Products(rules, layer, backward, *engines)
-    operands = varying_alike(x, kernel, bias, *mask.by_product)
-    return _masked_linear(products, *operands[:3], KeptByProduct(*operands[3:]), rng)
+    kept = KeptByProduct(*map(_without_lists, engines, mask.by_product))
+    operands, structure = jax.tree.flatten((x, kernel, bias, kept))
+    operands = jax.tree.unflatten(structure, varying_alike(*operands))
+    return _masked_linear(products, *operands, rng)
+
+
+def _without_lists(engine: Engine, kept: Any) -> Any:
+    return kept if engine.takes_lists or not isinstance(kept, ListedBlocks) else ids_of(kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,11 +203,16 @@ def _dense_backward(rules: OperandRules, residuals: tuple, dy: Array) -> tuple:
 _dense_linear.defvjp(_dense_forward, _dense_backward)
 
 
+def check_axis(axis: object) -> None:
+    """Raises InputError unless a layer can contract this axis."""
+    if not isinstance(axis, int) or axis not in (-1, -2):
+        raise InputError(f"axis {axis} is neither -1 (features) nor -2 (tokens)")
+
+
 def _check_shapes(
     x: Array, kernel: Array, bias: Array | None, axis: int, mask: Mask | None
 ) -> None:
-    if axis not in (-1, -2):
-        raise InputError(f"axis {axis} is neither -1 (features) nor -2 (tokens)")
+    check_axis(axis)
     if kernel.ndim != 2:
         raise InputError(f"kernel of shape {kernel.shape} is not [in, out]")
     in_features, out_features = kernel.shape

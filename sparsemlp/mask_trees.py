@@ -1,12 +1,15 @@
 """Masks of a model: selected by the plan, as a tree like the parameters, and by path."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.lists import list_alike
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
+from sparsemlp.engines import takes_lists
 from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.plan import Plan, block_counts, masked_kernels, path_of
 from sparsemlp.rules import BlockMasking
@@ -34,19 +37,45 @@ def select_masks(
 
     Returns:
       The variable collection `masks`: the same tree as the masked part of `params`, empty when
-      nothing is masked (no plan, or ratio 0).
+      nothing is masked (no plan, or ratio 0); with lists, as `list_masks`.
 
     Raises:
       InputError: as `plan.check_plan`.
     """
-    return mask_tree(
-        {
-            path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path, engine)
-            if select is None
-            else select(path, kernel, rule)
-            for path, kernel, rule in masked_kernels(params, plan)
-        }
-    )
+    masks: dict[str, Mask] = {
+        path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path, engine)
+        if select is None
+        else select(path, kernel, rule)
+        for path, kernel, rule in masked_kernels(params, plan)
+    }
+    return mask_tree(list_masks(masks, engine))
+
+
+def list_masks(masks: Mapping[str, Mask], engine: str = "auto") -> dict[str, Mask]:
+    """The same masks, with the lists of kept blocks that the products of an engine walk.
+
+    Made here they are made once for the products of a step, and for kernels that are alike
+    together: on a GPU, where every small computation is a launch, they take longer than a product
+    of a small layer. Engines that do without lists get the masks as they are.
+
+    Args:
+      masks: by parameter path.
+      engine: who computes the masked products: `auto`, or a name in `pallas_kernels.ENGINES`.
+
+    Raises:
+      InputError: the engine does not exist.
+    """
+    alike: dict[tuple[tuple[int, int], int], dict[str, BlockMask]] = {}
+    if takes_lists(engine):
+        for path, mask in masks.items():
+            if isinstance(mask, BlockMask) and not mask.keeps_all and mask.n_kept:
+                alike.setdefault((mask.grid_shape, mask.n_kept), {})[path] = mask
+    found = dict(masks)
+    for (grid_shape, _), own in alike.items():
+        of_all = list_alike(jnp.stack([mask.kept for mask in own.values()]), grid_shape)
+        for (path, mask), lists in zip(own.items(), of_all, strict=True):
+            found[path] = dataclasses.replace(mask, lists=lists)
+    return found
 
 
 def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:

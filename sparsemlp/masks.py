@@ -9,12 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import layout
+from pallas_kernels.lists import KeptBlocks, ListedBlocks, ids_of
 from sparsemlp.blocks import Block, block_grid
 from sparsemlp.errors import InputError
 
 
 class KeptByProduct(NamedTuple):
-    """The kept blocks that each product of a layer uses: all ids, or all grids of booleans."""
+    """The kept blocks that each product of a layer uses: all `KeptBlocks`, or all boolean grids."""
 
     product: Any
     input_gradient: Any
@@ -40,14 +41,10 @@ class _Blocks:
         down, across = self.grid_shape
         return down * across
 
-    def dense(self) -> Bool[Array, "in out"]:
-        """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
-        return layout.dense_mask(self.kept, self.kernel_shape, self.block)
-
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("kept",),
+    data_fields=("kept", "lists"),
     meta_fields=("kernel_shape", "block"),
 )
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +59,23 @@ class BlockMask(_Blocks):
       kernel_shape: `(in, out)`.
       block: `(rows, cols)` in the literature's `[out, in]` orientation: a tile of the kernel is
         `(cols, rows)`.
+      lists: the same blocks with their lists, as `mask_trees.list_masks` makes them for engines
+        that use them; whoever replaces `kept` sets this to None. None: every product makes the
+        lists that it needs.
     """
+
+    lists: ListedBlocks | None = None
+
+    @classmethod
+    def of(cls, kept: KeptBlocks, kernel_shape: tuple[int, int], block: Block) -> "BlockMask":
+        """The mask of kept blocks, with their lists or without."""
+        lists = kept if isinstance(kept, ListedBlocks) else None
+        return cls(ids_of(kept), kernel_shape, block, lists)
+
+    @property
+    def listed(self) -> KeptBlocks:
+        """The kept blocks, with their lists if they were made."""
+        return jnp.asarray(self.kept, jnp.int32) if self.lists is None else self.lists
 
     @property
     def n_kept(self) -> int:
@@ -86,12 +99,16 @@ class BlockMask(_Blocks):
 
     @property
     def by_product(self) -> KeptByProduct:
-        """The ids for each of the three products."""
-        return KeptByProduct(self.kept, self.kept, self.kept)
+        """The kept blocks for each of the three products."""
+        return KeptByProduct(self.listed, self.listed, self.listed)
 
     def grid(self) -> Bool[Array, "down across"]:
         """The block grid `[in / cols, out / rows]` as booleans, True where a block is kept."""
-        return layout.kept_grid(self.kept, self.grid_shape)
+        return layout.kept_grid(self.listed, self.grid_shape)
+
+    def dense(self) -> Bool[Array, "in out"]:
+        """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
+        return layout.dense_mask(self.listed, self.kernel_shape, self.block)
 
 
 @functools.partial(
@@ -159,6 +176,10 @@ class GridMask(_Blocks):
         """The block grid `[in / cols, out / rows]` as booleans, True where a block is kept."""
         return self.kept
 
+    def dense(self) -> Bool[Array, "in out"]:
+        """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
+        return layout.dense_mask(self.kept, self.kernel_shape, self.block)
+
 
 Mask = BlockMask | GridMask
 
@@ -172,7 +193,12 @@ def check_mask(mask: object) -> None:
             f"a mask of type {type(mask).__name__} is not understood: pass a BlockMask, as "
             "select_blocks makes it, or a GridMask; of booleans, GridMask of those of the blocks"
         )
-    kept = jnp.asarray(mask.kept)
+    kept = mask.kept
+    if not hasattr(kept, "dtype"):
+        raise InputError(
+            f"kept of a {type(mask).__name__} is a {type(kept).__name__}: give an array, of the "
+            "ids of the kept blocks, int32, or of a boolean for each block"
+        )
     if isinstance(mask, BlockMask):
         if kept.ndim != 1 or not jnp.issubdtype(kept.dtype, jnp.integer):
             raise InputError(

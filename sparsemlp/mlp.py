@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import Engine, SparseLayer, Weights
+from pallas_kernels.lists import KeptBlocks, ids_of
 from sparsemlp.engines import choose_fused
 from sparsemlp.errors import InputError
 from sparsemlp.gelu import gelu
@@ -68,12 +69,12 @@ def sparse_mlp(
         y = y if after is None else scaled(y, after)
         return x + y if residual else y
     operands = _Operands(first.kernel, first.bias, second.kernel, second.bias, before, after)
-    arrays, structure = jax.tree.flatten((x, *_kept_of(first, second), operands))
+    arrays, structure = jax.tree.flatten((x, *_kept_of(fusion.engine, first, second), operands))
     x, *kept, operands = jax.tree.unflatten(structure, varying_alike(*arrays))
     return _fused(dataclasses.replace(fusion, residual=residual), x, tuple(kept), operands)
 
 
-_Kept = tuple[Array, Array]
+_Kept = tuple[KeptBlocks, KeptBlocks]
 _Plain = tuple[Array, Array | None]
 
 
@@ -88,8 +89,9 @@ class _Operands(NamedTuple):
     after: Array | None
 
 
-def _kept_of(*layers: Linear) -> list[Array]:
-    return [layer.mask.kept for layer in layers if isinstance(layer.mask, BlockMask)]
+def _kept_of(engine: Engine, *layers: Linear) -> list[KeptBlocks]:
+    masks = [layer.mask for layer in layers if isinstance(layer.mask, BlockMask)]
+    return [mask.listed if engine.takes_lists else ids_of(mask.listed) for mask in masks]
 
 
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:
@@ -114,8 +116,8 @@ class _Fusion:
         backward = "straight_through" if self.straight_through else "masked"
         arrays = ((operands.kernel1, operands.bias1), (operands.kernel2, operands.bias2))
         first, second = (
-            Linear(*own, BlockMask(ids, layer.kernel_shape, layer.block), backward)
-            for own, ids, layer in zip(arrays, kept, self.layers, strict=True)
+            Linear(*own, BlockMask.of(blocks, layer.kernel_shape, layer.block), backward)
+            for own, blocks, layer in zip(arrays, kept, self.layers, strict=True)
         )
         if operands.before is not None:
             first = _fold_before(first, *operands.before)
@@ -172,8 +174,12 @@ def _forward(
 def _backward(
     fusion: _Fusion, residuals: tuple[Array, _Kept, _Operands], dy: Array
 ) -> tuple[Array, None, _Operands]:
-    """Folds the scales again: folded kernels would stay in memory, however few rows x has."""
-    (x, kept, operands), dy = jax.lax.optimization_barrier((residuals, dy))
+    """Folds the scales again: folded kernels would stay in memory, however few rows x has.
+
+    Lists of kept blocks are small, and what is computed of them is so once for all layers alike.
+    """
+    x, kept, operands = residuals
+    x, operands, dy = jax.lax.optimization_barrier((x, operands, dy))
     (first, second), unfold = jax.vjp(functools.partial(fusion.fold, kept), operands)
     compute = fusion.engine.mlp_gradients
     if fusion.straight_through:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from sparsemlp.errors import InputError
 from sparsemlp.layer import Linear
+from sparsemlp.linear import check_axis
 from sparsemlp.plan import Plan, layer_rules
 from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import draw_part
@@ -19,6 +20,9 @@ from sparsemlp.varying import draw_part
 
 class SparseDense(nn.Module):
     """A drop-in for `flax.linen.Dense` that obeys a plan.
+
+    It has the arguments of that one but for precision, which `jax_default_matmul_precision` says;
+    give all but the first by name.
 
     Its mask comes in as the variable `kernel` of the collection `masks`; without one the layer is
     dense, so `init` gives plain parameters. The other rules, and how the backward pass uses the
@@ -54,6 +58,7 @@ class SparseDense(nn.Module):
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Maps `[..., in]` to `[..., features]`, or `[..., in, c]` to `[..., features, c]`."""
         x = jnp.asarray(x)
+        check_axis(self.axis)
         layer = self.weights(x.shape[self.axis], x.dtype)
         return layer(x.astype(layer.kernel.dtype), axis=self.axis, engine=self.engine)
 

@@ -131,6 +131,19 @@ class GradientPruning:
         check_method(self.method)
 
 
+def check_operand_rules(activation: object, gradient: object) -> None:
+    """Raises InputError unless both are rules for their operand, or None."""
+    if not isinstance(activation, ActivationPruning | ActivationPooling | None):
+        raise InputError(
+            f"activation {activation!r} is no rule for an activation: give ActivationPruning or "
+            "ActivationPooling"
+        )
+    if not isinstance(gradient, GradientPruning | None):
+        raise InputError(
+            f"gradient {gradient!r} is no rule for an output's gradient: give GradientPruning"
+        )
+
+
 Rule = BlockMasking | ActivationPruning | ActivationPooling | GradientPruning
 
 

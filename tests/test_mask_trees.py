@@ -7,19 +7,23 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import test_plan
 from test_plan import LARGE, OTHER, SMALL
 
+from pallas_kernels.lists import ids_of
 from sparsemlp import (
     BlockMask,
     BlockMasking,
+    GridMask,
+    InputError,
     ResMLP,
     SparseDense,
     flatten_masks,
     select_blocks,
     select_masks,
 )
-from sparsemlp.mask_trees import mask_shapes, mask_tree
+from sparsemlp.mask_trees import list_masks, mask_shapes, mask_tree
 
 params = test_plan.params
 
@@ -140,3 +144,30 @@ def test_a_tree_of_masks_and_masks_by_path_say_the_same(params):
     again = mask_tree(flat)
     assert jax.tree.structure(again) == jax.tree.structure(masks)
     assert again["head"]["kernel"] is flat["head/kernel"]
+
+
+def test_masks_of_an_engine_that_walks_lists_have_them(params):
+    plan = {"*/XPatch/kernel": LARGE, "block_1/XChannel1/kernel": OTHER}
+    plain = flatten_masks(select_masks(params, plan, "reference"))
+    masks = flatten_masks(select_masks(params, plan, "mosaic"))
+    assert masks.keys() == plain.keys()
+    for path, mask in masks.items():
+        assert plain[path].lists is None
+        assert mask.lists is not None
+        np.testing.assert_array_equal(ids_of(mask.lists), plain[path].kept)
+        np.testing.assert_array_equal(mask.kept, plain[path].kept)
+    alike = [masks[f"block_{i}/XPatch/kernel"].lists.rows.before for i in range(2)]
+    assert alike[0] is alike[1], "kernels that are alike have one array for all"
+
+
+def test_a_mask_that_keeps_all_or_none_and_a_grid_have_no_lists():
+    full = BlockMask(jnp.arange(4, dtype=jnp.int32), (4, 4), (2, 2))
+    none = BlockMask(jnp.zeros(0, jnp.int32), (4, 4), (2, 2))
+    grid = GridMask(jnp.ones((2, 2), bool), (4, 4), (2, 2))
+    masks = list_masks({"full": full, "none": none, "grid": grid}, "triton")
+    assert masks == {"full": full, "none": none, "grid": grid}
+
+
+def test_lists_of_an_engine_that_does_not_exist_are_refused():
+    with pytest.raises(InputError, match="engine 'cuda'"):
+        list_masks({}, "cuda")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.timing import Contender, describe_machine, repeated, steps_in_a_turn, take_turns
-from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.lists import list_columns, list_rows
 from sparsemlp import BlockMasking, InputError, ResMLP, parse_block, presets, select_masks
 from sparsemlp.blocks import matrix_shape
 from sparsemlp.engines import check_engine

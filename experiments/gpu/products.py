@@ -27,7 +27,7 @@ from gpu.points import (
     roofline_seconds,
 )
 from pallas_kernels import Engine, Reference, dense
-from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.lists import list_columns, list_rows
 from sparsemlp.files import Record
 
 

@@ -23,7 +23,7 @@ from tuning.device_timing import WARM_SECONDS, compile_loops, time_loops
 from tuning.kernel_problems import gpu_engines
 
 from pallas_kernels import ENGINES
-from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.lists import list_columns, list_rows
 from sparsemlp import (
     BlockMasking,
     InputError,

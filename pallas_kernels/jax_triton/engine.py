@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels.jax_triton import products
+from pallas_kernels.lists import KeptBlocks
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton import Triton
 from pallas_kernels.tuning import Problem
@@ -58,7 +59,7 @@ class JaxTriton(Triton):
         x: Float[Array, "..."],
         kernel: Float[Array, "in out"],
         bias: Float[Array, " out"] | None,
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
@@ -78,7 +79,7 @@ class JaxTriton(Triton):
         self,
         dy: Float[Array, "..."],
         kernel: Float[Array, "in out"],
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""

@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from pallas_kernels.lists import KeptBlocks, listed
 from pallas_kernels.mosaic import launch, warpgroup
 from pallas_kernels.mosaic.ampere import ROWS, Instructions, shared
 from pallas_kernels.mosaic.groups import group, spread_parts
@@ -34,7 +35,7 @@ PROGRAMS = 432
 def kernel_gradient(
     x: Float[Array, "rows in"],
     dy: Float[Array, "rows out"],
-    kept: Int[Array, " k"],
+    kept: KeptBlocks,
     layer: SparseLayer,
     *,
     interpret: bool,
@@ -44,7 +45,7 @@ def kernel_gradient(
     Args:
       x: `[rows, in]`.
       dy: `[rows, out]`.
-      kept: ids of the kept blocks.
+      kept: the kept blocks.
       layer: the layer, bfloat16, without regard to its axis.
       interpret: whether the kernel is interpreted.
     """
@@ -54,7 +55,9 @@ def kernel_gradient(
     height, width = (rows, cols) if is_swapped else (cols, rows)
     n_together = max(1, ROWS // height)
     tall = height * n_together
-    groups = group(kept, (n_in // cols, n_out // rows), n_together)
+    blocks = listed(kept, (n_in // cols, n_out // rows))
+    of_all = group(blocks, (n_in // cols, n_out // rows), n_together)
+    groups = blocks.own(of_all)
     n_groups = groups.column.size
     x, dy = launch.padded(x, DEPTH), launch.padded(dy, DEPTH)
     n_steps = x.shape[0] // DEPTH
@@ -81,7 +84,7 @@ def kernel_gradient(
         interpret=interpret,
     )
     parts = parts.reshape(n_shares, -1, height, width)
-    return spread_parts(parts, groups, kept, layer, is_swapped=is_swapped)
+    return spread_parts(parts, of_all, blocks, layer, is_swapped=is_swapped)
 
 
 def _kernel(

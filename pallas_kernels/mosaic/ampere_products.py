@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.lists import KeptBlocks, list_columns, list_rows
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.ampere import Instructions, shared
 from pallas_kernels.mosaic.ampere_product_program import Program, Walk
@@ -26,7 +26,7 @@ def multiply(
     x: Float[Array, "rows n"],
     kernel: Float[Array, "in out"],
     bias: Float[Array, " out"] | None,
-    kept: Int[Array, " k"],
+    kept: KeptBlocks,
     layer: SparseLayer,
     *,
     transposed: bool,
@@ -40,7 +40,7 @@ def multiply(
       x: `[rows, n]`; n is `in`, or `out` if transposed.
       kernel: the whole kernel, of which the kept blocks are read.
       bias: `[out]`, or None; not with `transposed`.
-      kept: ids of the kept blocks.
+      kept: the kept blocks.
       layer: the layer, bfloat16, without regard to its axis.
       transposed: which of the two products.
       interpret: whether the kernel is interpreted.

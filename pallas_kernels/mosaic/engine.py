@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pallas_kernels.engine import Engine
 from pallas_kernels.gelu import gelu
+from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.mosaic import (
     ampere_gradient,
     ampere_products,
@@ -60,6 +61,7 @@ class Mosaic(Engine):
 
     name = "mosaic"
     measured = False
+    takes_lists = True
     version = search_space.VERSION
 
     def __init__(self, interpret: bool = False, capability: str | None = None) -> None:
@@ -120,36 +122,36 @@ class Mosaic(Engine):
         x: Float[Array, "..."],
         kernel: Float[Array, "in out"],
         bias: Float[Array, " out"] | None,
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
         if not x.size or not kept.size:
-            return _REFERENCE.product(x, kernel, bias, kept, layer)
+            return _REFERENCE.product(x, kernel, bias, ids_of(kept), layer)
         return self._multiply(x, kernel, bias, kept, layer, transposed=False)
 
     def input_gradient(
         self,
         dy: Float[Array, "..."],
         kernel: Float[Array, "in out"],
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""
         if not dy.size or not kept.size:
-            return _REFERENCE.input_gradient(dy, kernel, kept, layer)
+            return _REFERENCE.input_gradient(dy, kernel, ids_of(kept), layer)
         return self._multiply(dy, kernel, None, kept, layer, transposed=True)
 
     def kernel_gradient(
         self,
         x: Float[Array, "..."],
         dy: Float[Array, "..."],
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
         if not x.size or not kept.size:
-            return _REFERENCE.kernel_gradient(x, dy, kept, layer)
+            return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), layer)
         x, dy = (jnp.moveaxis(a, layer.axis, -1) for a in (x, dy))
         x, dy = (a.reshape(-1, a.shape[-1]) for a in (x, dy))
         if self._capability().startswith(AMPERE):
@@ -223,7 +225,7 @@ class Mosaic(Engine):
         x: Float[Array, "..."],
         kernel: Float[Array, "in out"],
         bias: Float[Array, " out"] | None,
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
         *,
         transposed: bool,

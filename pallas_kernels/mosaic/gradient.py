@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from pallas_kernels.lists import KeptBlocks, listed
 from pallas_kernels.mosaic import launch, warpgroup
 from pallas_kernels.mosaic.gradient_program import Cut, Memory, Program
 from pallas_kernels.mosaic.gradient_tiles import (
@@ -26,7 +27,7 @@ from pallas_kernels.mosaic.gradient_tiles import (
     n_steps,
     shape_of,
 )
-from pallas_kernels.mosaic.groups import Groups, group, spread_parts
+from pallas_kernels.mosaic.groups import group, spread_parts
 from pallas_kernels.sparse_layer import SparseLayer
 
 
@@ -34,7 +35,7 @@ from pallas_kernels.sparse_layer import SparseLayer
 def kernel_gradient(
     x: Float[Array, "rows in"],
     dy: Float[Array, "rows out"],
-    kept: Int[Array, " k"],
+    kept: KeptBlocks,
     layer: SparseLayer,
     tiles: GradientTiles,
     *,
@@ -45,13 +46,17 @@ def kernel_gradient(
     Args:
       x: `[rows, in]`.
       dy: `[rows, out]`.
-      kept: ids of the kept blocks.
+      kept: the kept blocks.
       layer: the layer, without regard to its axis.
       tiles: how the product is cut.
       interpret: whether the kernel is interpreted.
     """
-    groups, cut = _cut(x.shape[0], kept, layer, tiles)
-    n_groups, n_shares = groups.column.size, pl.cdiv(cut.n_steps, cut.per_share)
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    blocks = listed(kept, (n_in // cols, n_out // rows))
+    groups = group(blocks, (n_in // cols, n_out // rows), tiles.n_together)
+    n_groups = groups.column.shape[1]
+    cut = _cut(x.shape[0], n_groups, layer, tiles)
+    n_shares = pl.cdiv(cut.n_steps, cut.per_share)
     left, right = (dy, x) if cut.is_swapped else (x, dy)
     is_wide = x.dtype.itemsize == 4
     contiguous = cut.depth if is_wide else min(cut.depth, cut.width)
@@ -71,6 +76,7 @@ def kernel_gradient(
         "sparsemlp_gradient",
         functools.partial(_kernel, cut=cut),
         [
+            blocks.which,
             groups.column,
             groups.length,
             groups.row,
@@ -92,20 +98,16 @@ def kernel_gradient(
         interpret=interpret,
     )
     parts = parts.reshape(n_shares, -1, cut.height, cut.width)
-    return spread_parts(parts, groups, kept, layer, is_swapped=cut.is_swapped)
+    return spread_parts(parts, groups, blocks, layer, is_swapped=cut.is_swapped)
 
 
-def _cut(
-    n_rows: int, kept: Int[Array, " k"], layer: SparseLayer, tiles: GradientTiles
-) -> tuple[Groups, Cut]:
-    """Which blocks are computed together, and how the product is cut."""
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+def _cut(n_rows: int, n_groups: int, layer: SparseLayer, tiles: GradientTiles) -> Cut:
+    """How the product is cut."""
     is_wide = jnp.dtype(layer.dtype).itemsize == 4
     # The left operand is x, and the sums are blocks as they lie in dW, or both are turned.
     height, width, is_swapped = shape_of(layer.block)
-    groups = group(kept, (n_in // cols, n_out // rows), tiles.n_together)
     steps = n_steps(n_rows, layer.dtype)
-    return groups, Cut(
+    return Cut(
         height=height,
         width=width,
         is_swapped=is_swapped,
@@ -113,13 +115,14 @@ def _cut(
         depth=DEPTH_BYTES // jnp.dtype(layer.dtype).itemsize,
         stages=tiles.stages,
         n_steps=steps,
-        per_share=tiles.per_share(steps, groups.column.size),
+        per_share=tiles.per_share(steps, n_groups),
         left_along_rows=is_wide or height < ROWS,
         right_along_rows=is_wide,
     )
 
 
 def _kernel(
+    which: Any,
     column: Any,
     length: Any,
     row: Any,
@@ -135,20 +138,21 @@ def _kernel(
     free: Any,
 ) -> None:
     share, index = jax.lax.axis_index("y"), jax.lax.axis_index("x")
-    n_blocks = warpgroup.read(length, index)
+    table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
+    n_blocks = table(length).read(index)
     first = share * cut.per_share
     program = Program(
         cut=cut,
         memory=Memory(left_ring, right_ring, staging, full, free),
         left=left,
         right=right,
-        row=row,
+        row=table(row),
         dw=dw,
-        column=warpgroup.read(column, index),
+        column=table(column).read(index),
         group=index,
         length=n_blocks,
         first=first,
         last=jnp.where(n_blocks > 0, jnp.minimum(first + cut.per_share, cut.n_steps), first),
-        first_row=(share * column.shape[0] + index) * cut.tall,
+        first_row=(share * column.shape[1] + index) * cut.tall,
     )
     launch.specialise(cut.n_compute, program.copy, program.multiply)

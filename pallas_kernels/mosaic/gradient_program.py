@@ -100,7 +100,7 @@ class Program:
     memory: Memory
     left: Any
     right: Any
-    row: Any
+    row: warpgroup.Table
     dw: Any
     column: Array
     group: Array
@@ -139,14 +139,14 @@ class Program:
             pl.when(i < self.length)(fetch)
             # The barrier counts every block, whether the group has it or not.
             pl.when(i >= self.length)(functools.partial(warpgroup.arrive, full))
-        block = warpgroup.read(self.row, self.group) if cut.is_swapped else self.column
+        block = self.row.read(self.group) if cut.is_swapped else self.column
         place = self._place(step, block * cut.width, cut.width, cut.right_along_rows)
         warpgroup.fetch(self.right.at[place], memory.right.at[slot], full)
 
     def _fetch_left(self, step: Array, index: int, destination: Any, full: Any) -> None:
         """Starts the copy of the features of one of the blocks that are computed together."""
         cut = self.cut
-        block_row = warpgroup.read(self.row, self.group * cut.n_together + index)
+        block_row = self.row.read(self.group * cut.n_together + index)
         block = self.column if cut.is_swapped else block_row
         place = self._place(step, block * cut.height, cut.height, cut.left_along_rows)
         warpgroup.fetch(self.left.at[place], destination, full)

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pallas_kernels.layout import BlockLists, kept_grid, list_columns
-from pallas_kernels.mosaic import launch, mlp_program, product_copies, product_sums
+from pallas_kernels.lists import listed
+from pallas_kernels.mosaic import launch, mlp_program, product_copies, product_sums, warpgroup
 from pallas_kernels.mosaic.mlp_tiles import MlpTiles, Pair, pair_of
 from pallas_kernels.mosaic.product_program import Memory
 from pallas_kernels.mosaic.product_share import Share
-from pallas_kernels.mosaic.product_tiles import ROWS, Tiles, cut_into_pieces
+from pallas_kernels.mosaic.product_tiles import ROWS, Product
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 
 
@@ -40,7 +40,8 @@ def mlp(
       interpret: whether the kernel is interpreted.
     """
     pair = pair_of(layers, x.shape[0])
-    of_first, of_second = _lists(weights, pair)
+    of_first = listed(weights[0].kept, (pair.first.n_blocks, pair.first.n_lines))
+    of_second = listed(weights[1].kept, (pair.second.n_blocks, pair.second.n_lines))
     # Tensor cores read float32 along the contracted features alone: XLA transposes both kernels.
     is_wide = jnp.dtype(x.dtype).itemsize == 4
     kernels = [own.kernel.T if is_wide else own.kernel for own in weights]
@@ -66,10 +67,13 @@ def mlp(
             residual=residual,
         ),
         [
-            *_entries(of_first, tiles.first, pair.first.n_blocks),
-            *_entries(of_second, tiles.second, pair.second.n_blocks),
-            of_first.order,
-            of_second.order,
+            of_first.which,
+            of_first.columns.before,
+            of_first.columns.across,
+            of_second.rows.start,
+            of_second.which,
+            of_second.columns.before,
+            of_second.columns.across,
             x,
             *kernels,
             *(bias for bias in biases if bias is not None),
@@ -96,30 +100,14 @@ def mlp(
     return y[: pair.first.n_rows]
 
 
-def _lists(weights: tuple[Weights, Weights], pair: Pair) -> tuple[BlockLists, BlockLists]:
-    """The kept blocks of both kernels by their columns, in the order that the columns have."""
-    first, second = ((product.n_blocks, product.n_lines) for product in pair)
-    is_used = kept_grid(weights[1].kept, second).any(axis=1)
-    lists = list_columns(weights[0].kept, first, is_used), list_columns(weights[1].kept, second)
-    of_first, of_second = (a._replace(order=jnp.arange(a.order.size)) for a in lists)
-    return of_first, of_second
-
-
-def _entries(lists: BlockLists, tiles: Tiles, n_blocks: int) -> tuple[Array, Array, Array]:
-    """Where entries begin, how many steps there are and the blocks, as `Share` has them."""
-    pieces = cut_into_pieces(lists, tiles, n_blocks)
-    return pieces.start, pieces.steps, lists.across
-
-
 def _kernel(
-    start1: Any,
-    steps1: Any,
+    which1: Any,
+    before1: Any,
     across1: Any,
-    start2: Any,
-    steps2: Any,
+    used: Any,
+    which2: Any,
+    before2: Any,
     across2: Any,
-    order1: Any,
-    order2: Any,
     x: Any,
     w1: Any,
     w2: Any,
@@ -146,14 +134,23 @@ def _kernel(
         full, free = ring[f"{name}_full"], ring[f"{name}_free"]
         return Memory(panel, buffers, staging, panel_full, None, full, free)
 
-    def program(product: Any, own: dict[str, Any]) -> dict[str, Any]:
+    def program(product: Product, own: dict[str, Any]) -> dict[str, Any]:
         shared = {"x": x, "y": y, "first_row": tile * tiles.first.rows, "turned": turned}
         return {**shared, "width": product.width, "depth": product.depth, **own}
 
+    table1 = functools.partial(warpgroup.Table, which=warpgroup.read(which1, 0))
+    table2 = functools.partial(warpgroup.Table, which=warpgroup.read(which2, 0))
+    share = functools.partial(Share, needed=None, order=None, number=zero, n_shares=1)
     first = program(
         pair.first,
         {
-            "share": Share(start1, None, steps1, across1, order1, tiles.first, zero, 1),
+            "share": share(
+                before=table1(before1),
+                across=table1(across1),
+                used=table2(used),
+                tiles=tiles.first,
+                n_columns=pair.first.n_lines,
+            ),
             "memory": memory("ring1", ring1),
             "kernel": w1,
             "bias": b1,
@@ -163,7 +160,13 @@ def _kernel(
     second = program(
         pair.second,
         {
-            "share": Share(start2, None, steps2, across2, order2, tiles.second, zero, 1),
+            "share": share(
+                before=table2(before2),
+                across=table2(across2),
+                used=None,
+                tiles=tiles.second,
+                n_columns=pair.second.n_lines,
+            ),
             "memory": memory("ring2", ring2),
             "kernel": w2,
             "bias": b2,

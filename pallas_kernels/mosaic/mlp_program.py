@@ -51,7 +51,7 @@ class Copying:
 
     def copy(self) -> None:
         """What the copying warpgroup does."""
-        zero, n_units = jnp.int32(0), self.first.share.order.shape[0]
+        zero, n_units = jnp.int32(0), self.first.share.n_columns
 
         def of_turn(turn: Array, step: Array) -> Array:
             return self.first.fetch_blocks(turn, 0, zero, step)
@@ -100,7 +100,7 @@ class Summing:
                 to_units, from_units = steps
                 buffer = jax.lax.rem(piece, jnp.int32(self.tiles.buffers))
                 of_turn = functools.partial(self._store_units, piece, buffer, beside, above)
-                turns = _turns(self.tiles, piece, first.share.order.shape[0])
+                turns = _turns(self.tiles, piece, first.share.n_columns)
                 to_units = jax.lax.fori_loop(*turns, of_turn, to_units)
                 # A warpgroup arrives when it is done with the piece before this one. So when this
                 # barrier opens nobody reads that any more, and the next piece may take its place.

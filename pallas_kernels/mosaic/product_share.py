@@ -1,6 +1,7 @@
 """Which entries of the lists of kept blocks a program of a product multiplies, in which order."""
 
-from typing import Any, NamedTuple
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,55 +33,72 @@ class Share(NamedTuple):
     warpgroups multiply them at the same time.
 
     Attributes:
-      start: of each piece of each column, where its entries begin (`product_tiles.Pieces`).
-      needed: of each piece for each group of columns, which blocks they need.
-      steps: of each piece for each rank of columns, how many entries the longest has.
+      before: of each block, column by column, how many entries lie before it (`BlockLists`).
+      needed: of each piece for each group of columns, which blocks they need
+        (`product_tiles.needed_blocks`); None if nobody asks.
       across: of each entry, the block of contracted features.
-      order: the columns, longest first; every `n_shares`th group of them is of this share.
+      order: the columns, longest first; every `n_shares`th group of them is of this share. None: as
+        they lie.
+      used: of each column, where the entries begin of all that use its result; a column without
+        such has none to multiply. None: all are used.
       tiles: how the product is cut.
+      n_columns: how many block columns there are.
       number: which share.
       n_shares: of how many.
     """
 
-    start: Any
-    needed: Any
-    steps: Any
-    across: Any
-    order: Any
+    before: warpgroup.Table
+    needed: warpgroup.Table | None
+    across: warpgroup.Table
+    order: warpgroup.Table | None
+    used: warpgroup.Table | None
     tiles: Tiles
+    n_columns: int
     number: Array
     n_shares: int
 
     def n_turns(self) -> Array:
         """How many groups of columns the program computes."""
-        n_groups = pl.cdiv(self.order.shape[0], self.tiles.group)
+        n_groups = pl.cdiv(self.n_columns, self.tiles.group)
         return jax.lax.div(n_groups - self.number + self.n_shares - 1, self.n_shares)
 
     def column(self, turn: Array, rank: int, beside: Array | int) -> tuple[Array, Array]:
         """A block column of a group, and whether there is one: the last group may be short."""
-        n_columns = self.order.shape[0]
         place = (self._group(turn) * self.tiles.lines + rank) * self.tiles.abreast + beside
-        return warpgroup.read(self.order, jnp.minimum(place, n_columns - 1)), place < n_columns
+        there = jnp.minimum(place, self.n_columns - 1)
+        column = there if self.order is None else self.order.read(there)
+        return column, place < self.n_columns
 
     def entries(self, turn: Array, rank: int, beside: Array | int, piece: Array) -> Entries:
-        """Those of a block column; none if there is no such column."""
+        """Those of a block column; none if there is no such column or nobody uses it."""
         column, exists = self.column(turn, rank, beside)
-        at = column * self.tiles.pieces + piece
-        first = warpgroup.read(self.start, at)
-        return Entries(column, first, jnp.where(exists, warpgroup.read(self.start, at + 1), first))
+        if self.used is not None:
+            users = self.used.read(column + 1) - self.used.read(column)
+            exists = exists & (users > 0)
+        first = self._entries_before(column, piece)
+        return Entries(
+            column, first, jnp.where(exists, self._entries_before(column, piece + 1), first)
+        )
 
     def n_steps(self, turn: Array, rank: int, piece: Array) -> Array:
         """How many entries the longest column of a rank has in a piece of the panel."""
-        rank_of_all = self._group(turn) * self.tiles.lines + rank
-        return warpgroup.read(self.steps, rank_of_all * self.tiles.pieces + piece)
+        columns = [self.entries(turn, rank, i, piece) for i in range(self.tiles.abreast)]
+        return functools.reduce(jnp.maximum, (last - first for _, first, last in columns))
 
     def needs(self, turn: Array, piece: Array) -> Array:
         """The blocks of a piece of the panel that a group of columns needs, a bit each."""
-        return warpgroup.read(self.needed, self._group(turn) * self.tiles.pieces + piece)
+        assert self.needed is not None
+        return self.needed.read(self._group(turn) * self.tiles.pieces + piece)
 
     def block(self, entry: Array) -> Array:
         """The block of contracted features of an entry; behind the last one that of the last."""
-        return warpgroup.read(self.across, jnp.minimum(entry, self.across.shape[0] - 1))
+        return self.across.read(jnp.minimum(entry, self.across.size - 1))
+
+    def _entries_before(self, column: Array, piece: Array) -> Array:
+        """How many entries lie before a piece of a column."""
+        n_blocks = (self.before.size - 1) // self.n_columns
+        inside = jnp.minimum(piece * self.tiles.blocks, n_blocks)
+        return self.before.read(column * n_blocks + inside)
 
     def _group(self, turn: Array) -> Array:
         return turn * self.n_shares + self.number

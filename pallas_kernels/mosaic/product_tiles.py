@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Int
 
-from pallas_kernels.layout import BlockLists, insertion_points, kept_grid
+from pallas_kernels.lists import BlockLists
 from pallas_kernels.mosaic import launch
 from pallas_kernels.sparse_layer import SparseLayer
 
@@ -163,47 +163,24 @@ def _most_lines(n_compute: int, width: int) -> int:
     return min(most, MOST_LINES[n_compute])
 
 
-class Pieces(NamedTuple):
-    """The entries of the lists of kept blocks, by pieces of the panel.
-
-    Attributes:
-      start: int32 `[lines * pieces + 1]`: of each piece of each line, where its entries begin,
-        which is where those of the piece before end.
-      needed: int32 `[groups * pieces]`, flattened: of each piece for each group of lines, a bit for
-        every block that an entry of the group names.
-      steps: int32 `[groups * tiles.lines * pieces]`, flattened: of each piece for each rank of
-        lines abreast, how many entries the line has that has the most.
-    """
-
-    start: Int[Array, " starts"]
-    needed: Int[Array, " groups_and_pieces"]
-    steps: Int[Array, " ranks_and_pieces"]
-
-
-def cut_into_pieces(lists: BlockLists, tiles: Tiles, n_blocks: int) -> Pieces:
-    """Where entries lie in the panel.
+def needed_blocks(lists: BlockLists, tiles: Tiles) -> Int[Array, " groups_and_pieces"]:
+    """Of each piece of the panel for each group of block columns, which blocks they need.
 
     Args:
-      lists: the kept blocks of each line.
+      lists: the kept blocks of each column.
       tiles: how the product is cut.
-      n_blocks: how many blocks are contracted.
+
+    Returns:
+      Int32 `[groups * pieces]`: a bit for every block that an entry of the group names. Of a panel
+      in one piece all are loaded, and nothing is said.
     """
-    n_lines = lists.order.size
-    starts, place = lists.start, lists.line * n_blocks + lists.across
-    if tiles.pieces > 1:
-        firsts = jnp.minimum(jnp.arange(tiles.pieces) * tiles.blocks, n_blocks)
-        wanted = jnp.arange(n_lines)[:, None] * n_blocks + firsts
-        starts = insertion_points(place, jnp.append(wanted, n_lines * n_blocks))
-    n_groups = pl.cdiv(n_lines, tiles.group)
-    more = n_groups * tiles.group - n_lines
-    lengths = jnp.diff(starts).reshape(n_lines, tiles.pieces)[lists.order]
-    lengths = jnp.pad(lengths, ((0, more), (0, 0)))
-    steps = lengths.reshape(-1, tiles.abreast, tiles.pieces).max(axis=1).reshape(-1)
     if tiles.pieces == 1:
-        return Pieces(starts, jnp.zeros(1, jnp.int32), steps)
-    grid = kept_grid(place, (n_lines, n_blocks))[lists.order]
-    grid = jnp.pad(grid, ((0, more), (0, tiles.pieces * tiles.blocks - n_blocks)))
+        return jnp.zeros(1, jnp.int32)
+    n_lines = lists.order.size
+    n_groups = pl.cdiv(n_lines, tiles.group)
+    grid = lists.grid()
+    more = n_groups * tiles.group - n_lines, tiles.pieces * tiles.blocks - grid.shape[1]
+    grid = jnp.pad(grid[lists.order], ((0, more[0]), (0, more[1])))
     grid = grid.reshape(n_groups, tiles.group, tiles.pieces, tiles.blocks).any(axis=1)
     bits = jnp.left_shift(1, jnp.arange(tiles.blocks, dtype=jnp.int32))
-    needed = jnp.sum(jnp.where(grid, bits, 0), axis=-1, dtype=jnp.int32)
-    return Pieces(starts, needed.reshape(-1), steps)
+    return jnp.sum(jnp.where(grid, bits, 0), axis=-1, dtype=jnp.int32).reshape(-1)

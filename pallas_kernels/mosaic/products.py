@@ -8,15 +8,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from pallas_kernels.layout import list_columns, list_rows
-from pallas_kernels.mosaic import launch
+from pallas_kernels.lists import KeptBlocks, listed
+from pallas_kernels.mosaic import launch, warpgroup
 from pallas_kernels.mosaic.product_copies import Copying
 from pallas_kernels.mosaic.product_program import Memory
 from pallas_kernels.mosaic.product_share import Share
 from pallas_kernels.mosaic.product_sums import Summing
-from pallas_kernels.mosaic.product_tiles import ROWS, Tiles, cut_into_pieces, product_of
+from pallas_kernels.mosaic.product_tiles import ROWS, Tiles, needed_blocks, product_of
 from pallas_kernels.sparse_layer import SparseLayer
 
 
@@ -27,7 +27,7 @@ def multiply(
     x: Float[Array, "rows n"],
     kernel: Float[Array, "in out"],
     bias: Float[Array, " out"] | None,
-    kept: Int[Array, " k"],
+    kept: KeptBlocks,
     layer: SparseLayer,
     tiles: Tiles,
     *,
@@ -44,7 +44,7 @@ def multiply(
       x: `[rows, n]`; n is `in`, or `out` if transposed.
       kernel: the whole kernel, of which the kept blocks are read.
       bias: `[out]`, or None; not with `transposed`.
-      kept: ids of the kept blocks.
+      kept: the kept blocks.
       layer: the layer, without regard to its axis.
       tiles: how the product is cut.
       transposed: which of the two products.
@@ -54,13 +54,13 @@ def multiply(
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     product = product_of(layer, x.shape[0], transposed=transposed)
     width, depth, n_result = product.width, product.depth, product.n_lines * product.width
-    lists = (list_rows if transposed else list_columns)(kept, (n_in // cols, n_out // rows))
+    blocks = listed(kept, (n_in // cols, n_out // rows))
+    lists = blocks.rows if transposed else blocks.columns
     is_wide = jnp.dtype(layer.dtype).itemsize == 4
     if is_wide and not transposed:
         kernel = kernel.T
     turned = transposed or is_wide
     x = launch.padded(x, launch.TILE_ROWS)
-    pieces = cut_into_pieces(lists, tiles, product.n_blocks)
     contiguous = min(32 if is_wide else 64, depth, depth if turned else width)
     n_shares, n_tiles = tiles.n_shares(product), tiles.n_tiles(product)
     buffers = 1 if tiles.pieces == 1 else 2
@@ -81,7 +81,9 @@ def multiply(
             with_gelu=with_gelu,
         ),
         [
-            *pieces,
+            blocks.which,
+            lists.before,
+            jax.vmap(functools.partial(needed_blocks, tiles=tiles))(lists),
             lists.across,
             lists.order,
             x,
@@ -113,9 +115,9 @@ def multiply(
 
 
 def _kernel(
-    start: Any,
+    which: Any,
+    before: Any,
     needed: Any,
-    steps: Any,
     across: Any,
     order: Any,
     x: Any,
@@ -132,8 +134,19 @@ def _kernel(
 ) -> None:
     *bias, y = rest
     tile, share = launch.place(n_shares, tiles.cluster)
+    table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
     program: dict[str, Any] = {
-        "share": Share(start, needed, steps, across, order, tiles, share, n_shares),
+        "share": Share(
+            before=table(before),
+            needed=table(needed),
+            across=table(across),
+            order=table(order),
+            used=None,
+            tiles=tiles,
+            n_columns=order.shape[1],
+            number=share,
+            n_shares=n_shares,
+        ),
         "memory": Memory(**memory),
         "x": x,
         "kernel": kernel,

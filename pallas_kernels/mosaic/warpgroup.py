@@ -5,7 +5,7 @@ kernel; `launch` has what stands around it. A warpgroup is called a thread here.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +86,27 @@ def read(ref: Any, index: Any) -> Array:
     """
     value = ref[index]
     return value + jnp.zeros((), value.dtype)
+
+
+class Table(NamedTuple):
+    """Numbers in global memory: one of several rows of them, each of another layer.
+
+    Attributes:
+      ref: `[n_alike, n]`.
+      which: row.
+    """
+
+    ref: Any
+    which: Array
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return self.ref.shape[1]
+
+    def read(self, index: Array) -> Array:
+        """The number of an index."""
+        return read(self.ref, (self.which, index))
 
 
 def load_row(ref: Any, n_rows: int) -> Array:

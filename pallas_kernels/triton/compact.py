@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.layout import list_columns
+from pallas_kernels.lists import list_columns
 from pallas_kernels.triton.configurations import VERSION, compact_tiles
 from pallas_kernels.triton.launch import (
     dot,

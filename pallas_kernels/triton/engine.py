@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense
 from pallas_kernels.engine import Engine
+from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
@@ -45,6 +46,7 @@ class Triton(Engine):
 
     name = "triton"
     measured = False
+    takes_lists = True
     version = configurations.VERSION
     narrowest_kept = 1
     scores = scores.SCORES
@@ -87,12 +89,12 @@ class Triton(Engine):
         x: Float[Array, "..."],
         kernel: Float[Array, "in out"],
         bias: Float[Array, " out"] | None,
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`y = x (W * M) + b`."""
         if not x.size or not kept.size:
-            return _REFERENCE.product(x, kernel, bias, kept, layer)
+            return _REFERENCE.product(x, kernel, bias, ids_of(kept), layer)
         return products.multiply(
             x, kernel, bias, kept, layer, transposed=False, interpret=self.interpret
         )
@@ -101,12 +103,12 @@ class Triton(Engine):
         self,
         dy: Float[Array, "..."],
         kernel: Float[Array, "in out"],
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "..."]:
         """`dx = dy (W * M)^T`."""
         if not dy.size or not kept.size:
-            return _REFERENCE.input_gradient(dy, kernel, kept, layer)
+            return _REFERENCE.input_gradient(dy, kernel, ids_of(kept), layer)
         return products.multiply(
             dy, kernel, None, kept, layer, transposed=True, interpret=self.interpret
         )
@@ -115,12 +117,12 @@ class Triton(Engine):
         self,
         x: Float[Array, "..."],
         dy: Float[Array, "..."],
-        kept: Int[Array, " k"],
+        kept: KeptBlocks,
         layer: SparseLayer,
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
         if not x.size or not kept.size:
-            return _REFERENCE.kernel_gradient(x, dy, kept, layer)
+            return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), layer)
         return gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
 
     def block_scores(

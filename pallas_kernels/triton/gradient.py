@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from pallas_kernels.layout import spread_blocks
+from pallas_kernels.layout import spread_gradient
+from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, gradient_tiles
 from pallas_kernels.triton.launch import dot, launch, load, quotient_and_rest, tile_size
@@ -22,7 +23,7 @@ from pallas_kernels.tuning import configure
 def kernel_gradient(
     x: Float[Array, "..."],
     dy: Float[Array, "..."],
-    kept: Int[Array, " k"],
+    kept: KeptBlocks,
     layer: SparseLayer,
     *,
     interpret: bool,
@@ -32,7 +33,7 @@ def kernel_gradient(
     Args:
       x: `[..., in]`, or `[..., in, channels]` along the tokens.
       dy: likewise, of the outputs.
-      kept: ids of the kept blocks.
+      kept: the kept blocks.
       layer: the layer.
       interpret: whether the kernel is interpreted.
     """
@@ -65,10 +66,10 @@ def kernel_gradient(
     parts = launch(
         "sparsemlp_gradient",
         functools.partial(_kernel, layer=layer, n_samples=n_samples, n_rows=n_rows, size=size),
-        [kept, x, dy],
+        [ids_of(kept), x, dy],
         grid=(kept.size, n_shares),
         in_specs=[
-            pl.BlockSpec(kept.shape, lambda *_: (0,)),
+            pl.BlockSpec((kept.size,), lambda *_: (0,)),
             share(layer.kernel_shape[0]),
             share(layer.kernel_shape[1]),
         ],
@@ -78,7 +79,7 @@ def kernel_gradient(
         interpret=interpret,
     )
     blocks = jnp.sum(parts, axis=0).astype(x.dtype)
-    return spread_blocks(blocks, kept, layer.kernel_shape)
+    return spread_gradient(blocks, kept, layer.kernel_shape)
 
 
 def _kernel(

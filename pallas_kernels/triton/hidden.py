@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Bool, Int
 
-from pallas_kernels.layout import BlockLists, list_columns, list_rows
+from pallas_kernels.lists import BlockLists, list_columns, list_rows
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.launch import dot, load, quotient_and_rest, store
 

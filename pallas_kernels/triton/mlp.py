@@ -28,7 +28,8 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pallas_kernels.gelu import gelu
-from pallas_kernels.layout import kept_grid, list_columns
+from pallas_kernels.layout import kept_grid
+from pallas_kernels.lists import list_columns
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, chosen_runs, cut, grids, in_groups
 from pallas_kernels.triton.launch import Tiles, dot, launch, load, tile_size, whole

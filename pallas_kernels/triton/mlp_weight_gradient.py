@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pallas_kernels.gelu import gelu
-from pallas_kernels.layout import spread_blocks
+from pallas_kernels.layout import spread_gradient
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, cut, grids, lists
 from pallas_kernels.triton.launch import Tiles, dot, launch, store, tile_size, whole
@@ -108,7 +108,7 @@ def parameter_gradients(
     )
     dw1, dw2, db1 = (jnp.sum(a, axis=0).astype(x.dtype) for a in sums)
     dw1, dw2 = (
-        spread_blocks(values, of.kept, layer.kernel_shape)
+        spread_gradient(values, of.kept, layer.kernel_shape)
         for values, of, layer in zip((dw1, dw2), weights, layers, strict=True)
     )
     return dw1, db1, dw2

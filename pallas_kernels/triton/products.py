@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.lists import KeptBlocks, list_columns, list_rows
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, product_tiles
 from pallas_kernels.triton.launch import dot, launch, load, store, tile_size
@@ -24,7 +24,7 @@ def multiply(
     x: Float[Array, "..."],
     kernel: Float[Array, "in out"],
     bias: Float[Array, " out"] | None,
-    kept: Int[Array, " k"],
+    kept: KeptBlocks,
     layer: SparseLayer,
     *,
     transposed: bool,
@@ -36,7 +36,7 @@ def multiply(
       x: `[..., n]`, or `[..., n, channels]` along the tokens; n is `in`, or `out` if transposed.
       kernel: the whole kernel, of which the kept blocks are read.
       bias: `[out]`, or None; not with `transposed`.
-      kept: ids of the kept blocks.
+      kept: the kept blocks.
       layer: the layer.
       transposed: which of the two products.
       interpret: whether the kernel is interpreted.

@@ -11,6 +11,7 @@ FEW_OF_MOSAIC = (
     "side-float32-features-",
     "that_keeps_no_block_leaves_the_bias_alone[",
     "reaches_nothing_even_when_it_is_not_finite[masked-bfloat16-tokens-",
+    "lists_made_before_change_no_bit[features-",
 )
 """What the default run asks of this engine: JAX interprets its kernels in seconds each, with every
 warpgroup, barrier and copy, and looks for races. `-m exhaustive` asks for all."""

@@ -5,16 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import layout
 from pallas_kernels.layout import (
     dense_mask,
-    insertion_points,
     kept_grid,
-    list_columns,
-    list_rows,
     spread_blocks,
+    spread_gradient,
     take_blocks,
 )
+from pallas_kernels.lists import listed
 
 GRID = (3, 5)
 
@@ -87,62 +85,38 @@ def test_taken_blocks_are_slices_of_the_matrix_and_spreading_puts_them_back():
     np.testing.assert_array_equal(spread, expected)
 
 
-@pytest.mark.parametrize("by", ["rows", "columns"])
-def test_lists_name_every_kept_block_once_line_by_line(ids, by):
+@pytest.mark.parametrize("with_lists", [False, True])
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_gradient_has_its_kept_blocks_where_they_lie_and_zeros_elsewhere(ids, with_lists, placed):
+    cols, rows = 2, 3
+    rng = np.random.default_rng(0)
     for kept in ids:
-        listed = list_rows if by == "rows" else list_columns
-        lists = (np.asarray(a) for a in listed(jnp.asarray(kept), GRID))
-        start, line_of, across, place, order = lists
-        n_lines = GRID[0] if by == "rows" else GRID[1]
-        assert (start[0], start[-1], len(start)) == (0, len(kept), n_lines + 1)
-        for line in range(n_lines):
-            mine = slice(start[line], start[line + 1])
-            assert (line_of[mine] == line).all()
-            blocks = [(line, other) if by == "rows" else (other, line) for other in across[mine]]
-            flat = [row * GRID[1] + column for row, column in blocks]
-            np.testing.assert_array_equal(kept[place[mine]], flat)
-            assert flat == sorted(flat)
-        np.testing.assert_array_equal(np.sort(place), np.arange(len(kept)))
-        lengths = np.diff(start)[order]
-        assert list(lengths) == sorted(lengths, reverse=True)
-        np.testing.assert_array_equal(np.sort(order), np.arange(n_lines))
+        blocks = rng.normal(size=(len(kept) + 2, cols, rows)).astype(np.float32)
+        place = rng.permutation(len(blocks))[: len(kept)] if placed else np.arange(len(kept))
+        blocks[np.setdiff1d(np.arange(len(blocks)), place)] = np.nan
+        expected = np.zeros((GRID[0] * cols, GRID[1] * rows), np.float32)
+        for block, (i, j) in zip(
+            blocks[place], (divmod(int(n), GRID[1]) for n in kept), strict=True
+        ):
+            expected[i * cols : (i + 1) * cols, j * rows : (j + 1) * rows] = block
+        of = jnp.asarray(kept)
+        found = spread_gradient(
+            jnp.asarray(blocks),
+            listed(of, GRID) if with_lists else of,
+            expected.shape,
+            jnp.asarray(place, jnp.int32) if placed else None,
+        )
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_columns_that_are_not_wanted_have_no_entries_and_the_others_all_of_theirs(ids):
-    wanted = jnp.arange(GRID[1]) % 2 == 0
-    for kept in ids:
-        all_columns = list_columns(jnp.asarray(kept), GRID)
-        some = list_columns(jnp.asarray(kept), GRID, wanted)
-        assert some.across.size == kept.size
-        for line in range(GRID[1]):
-            every = all_columns.across[all_columns.start[line] : all_columns.start[line + 1]]
-            mine = some.across[some.start[line] : some.start[line + 1]]
-            np.testing.assert_array_equal(mine, every if wanted[line] else [])
+def test_a_gradient_of_no_blocks_is_zero():
+    found = spread_gradient(jnp.ones((0, 2, 3)), jnp.zeros(0, jnp.int32), (6, 15))
+    np.testing.assert_array_equal(found, np.zeros((6, 15)))
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("most", [0, 2**26])
-def test_insertion_points_are_those_of_numpy_however_they_are_found(monkeypatch, side, most):
-    monkeypatch.setattr(layout, "_FEW_PAIRS", most)
-    rng, n_values = np.random.default_rng(0), 3000
-    ascending = np.sort(rng.integers(0, 500, 1000)).astype(np.int32)
-    values = rng.integers(-2, 510, n_values).astype(np.int32)
-    found = insertion_points(jnp.asarray(ascending), jnp.asarray(values), side)
-    np.testing.assert_array_equal(found, np.searchsorted(ascending, values, side))
-    assert found.dtype == jnp.int32
-
-
-@pytest.mark.parametrize("listed", [list_rows, list_columns])
-def test_the_lists_of_a_layer_need_no_loop(listed):
-    """4096x16384 in blocks of 32x32 at 0.8; a loop is a row of kernel launches on a GPU."""
-    kept = jax.ShapeDtypeStruct((128 * 512 // 5,), jnp.int32)
-    text = jax.jit(lambda ids: listed(ids, (128, 512))).lower(kept).as_text()
-    assert "stablehlo.while" not in text
-
-
-def test_lists_of_a_full_and_of_a_single_row_have_empty_lines_where_nothing_is_kept():
-    kept = jnp.arange(5, 10, dtype=jnp.int32)
-    np.testing.assert_array_equal(list_rows(kept, GRID).start, [0, 0, 5, 5])
-    np.testing.assert_array_equal(list_rows(kept, GRID).order, [1, 0, 2])
-    np.testing.assert_array_equal(list_columns(kept, GRID).start, np.arange(6))
-    np.testing.assert_array_equal(list_columns(kept, GRID).across, [1] * 5)
+def test_with_lists_the_mask_is_that_of_the_ids(ids):
+    kept = jnp.asarray(ids[1])
+    blocks = listed(kept, GRID)
+    np.testing.assert_array_equal(kept_grid(blocks, GRID), kept_grid(kept, GRID))
+    mask = dense_mask(blocks, (6, 15), (3, 2))
+    np.testing.assert_array_equal(mask, dense_mask(kept, (6, 15), (3, 2)))

@@ -13,7 +13,7 @@ import numpy as np
 
 from pallas_kernels import Reference, SparseLayer
 from pallas_kernels.jax_triton.products import plan
-from pallas_kernels.layout import list_columns, list_rows
+from pallas_kernels.lists import list_columns, list_rows
 from pallas_kernels.triton.launch import Tiles
 
 EPS = float(np.finfo(np.float32).eps)

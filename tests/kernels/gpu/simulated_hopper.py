@@ -195,7 +195,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         "load_row": _load_row,
         "load_sums": lambda ref: jnp.asarray(ref.read(), jnp.float32),
         "store": _store,
-        "read": lambda ref, at: jnp.int32(ref.array[int(at)]),
+        "read": lambda ref, at: jnp.int32(ref.array[tuple(map(int, np.atleast_1d(at)))]),
         "turned": lambda ref: dataclasses.replace(ref, is_turned=True),
         "with_accumulators": lambda shape, n, use: use(*(Sums(shape) for _ in range(n))),
     }

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.layout import list_columns
+from pallas_kernels.lists import list_columns
 from pallas_kernels.mosaic.ampere_product_program import Walk
 
 DOWN, ACROSS = 7, 10

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import SparseLayer
+from pallas_kernels.lists import listed
 from pallas_kernels.mosaic.gradient_cost import (
     by_cost,
     gradient_tiles_of,
@@ -32,7 +33,8 @@ def test_loads_and_sums_are_those_of_groups_of_blocks_kept_at_random(n_together)
     """Within the spread of a mask: the last group of a column is half empty in the mean."""
     layer, tiles = square(16, 1024, 4096), GradientTiles(n_together, 4, 132)
     blocks = np.random.default_rng(0).permutation(64 * 256)[: layer.n_kept]
-    groups = group(jnp.asarray(np.sort(blocks), jnp.int32), (64, 256), n_together)
+    kept = listed(jnp.asarray(np.sort(blocks), jnp.int32), (64, 256))
+    groups = group(kept, (64, 256), n_together)
     lengths = np.asarray(groups.length)
     counted = int((lengths > 0).sum())
     assert n_filled(layer, n_together) == pytest.approx(counted, rel=0.03)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import SparseLayer
+from pallas_kernels.lists import list_alike, listed
 from pallas_kernels.mosaic.groups import Groups, group, spread_parts
 
 
@@ -12,8 +13,8 @@ from pallas_kernels.mosaic.groups import Groups, group, spread_parts
 def test_each_kept_block_is_in_one_group_of_its_column(n_together, ratio):
     blocks = np.random.default_rng(0).uniform(size=(7, 5)) >= ratio
     kept = np.flatnonzero(blocks)
-    groups = group(jnp.asarray(kept, jnp.int32), (7, 5), n_together)
-    column, length, row, place = (np.asarray(a) for a in groups)
+    groups = group(listed(jnp.asarray(kept, jnp.int32), (7, 5)), (7, 5), n_together)
+    column, length, row, place = (np.asarray(a[0]) for a in groups)
     assert len(set(place)) == kept.size
     np.testing.assert_array_equal(row[place], kept // 5)
     np.testing.assert_array_equal(column[place // n_together], kept % 5)
@@ -30,6 +31,16 @@ def test_each_kept_block_is_in_one_group_of_its_column(n_together, ratio):
 def test_shares_are_summed_before_they_are_rounded():
     layer = SparseLayer((16, 16), (16, 16), 1, -1, "bfloat16")
     parts = jnp.array([1 + 2**-9, -1.0])[:, None, None, None] * jnp.ones((2, 1, 16, 16))
-    first = jnp.zeros(1, jnp.int32)
-    dw = spread_parts(parts, Groups(first, first, first, first), first, layer, is_swapped=False)
+    kept, first = listed(jnp.zeros(1, jnp.int32), (1, 1)), jnp.zeros((1, 1), jnp.int32)
+    dw = spread_parts(parts, Groups(first, first, first, first), kept, layer, is_swapped=False)
     np.testing.assert_array_equal(dw.astype(jnp.float32), np.full((16, 16), 2**-9))
+
+
+def test_kernels_that_are_alike_are_grouped_together_as_each_alone():
+    rng = np.random.default_rng(0)
+    kept = np.stack([np.sort(rng.choice(35, 14, replace=False)) for _ in range(3)])
+    kept = jnp.asarray(kept, jnp.int32)
+    for index, blocks in enumerate(list_alike(kept, (7, 5))):
+        alone = group(listed(kept[index], (7, 5)), (7, 5), 2)
+        for found, expected in zip(blocks.own(group(blocks, (7, 5), 2)), alone, strict=True):
+            np.testing.assert_array_equal(found, expected[0])

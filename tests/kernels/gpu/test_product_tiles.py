@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels import SparseLayer
-from pallas_kernels.layout import list_columns
+from pallas_kernels.lists import list_columns
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.engine import SIDES
 from pallas_kernels.mosaic.product_cost import tiles_of
@@ -16,7 +16,7 @@ from pallas_kernels.mosaic.product_tiles import (
     ROWS,
     Product,
     Tiles,
-    cut_into_pieces,
+    needed_blocks,
     product_of,
     search_space,
 )
@@ -64,22 +64,12 @@ def test_neither_warpgroups_nor_programs_without_rows_or_columns_are_a_way_to_cu
     assert {t.group for t in search_space(few, launch.SHARED_MEMORY_BYTES)} == {1, 2}
 
 
-def test_pieces_begin_where_their_first_block_would_lie():
-    kept = jnp.asarray([0, 3, 4, 6, 9, 10, 13, 14], jnp.int32)  # of a grid of 6x3
-    lists = list_columns(kept, (6, 3))
-    tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=4, lines=1, stages=2)
-    starts = np.asarray(cut_into_pieces(lists, tiles, 6).start)
-    across = np.asarray(lists.across)
-    pieces = [across[a:b].tolist() for a, b in itertools.pairwise(starts)]
-    assert pieces == [[0, 1, 2, 3], [], [1, 3], [4], [], [4]]
-
-
 def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
     kept = jnp.asarray([0, 3, 4, 6, 9, 10, 13, 14], jnp.int32)  # of a grid of 6x3
     lists = list_columns(kept, (6, 3))
     np.testing.assert_array_equal(lists.order, [0, 1, 2])
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=4, lines=2, stages=2)
-    needed = np.asarray(cut_into_pieces(lists, tiles, 6).needed)
+    needed = np.asarray(needed_blocks(lists, tiles))
     # Columns 0 and 1 have the blocks 0 to 3 of the first piece and 4, the first, of the second.
     assert needed.tolist() == [0b1111, 0b0001, 0b0000, 0b0001]
 
@@ -87,19 +77,8 @@ def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
 def test_a_piece_may_have_as_many_blocks_as_a_number_has_bits():
     lists = list_columns(jnp.asarray([0, 31, 32, 39], jnp.int32), (40, 1))
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=32, lines=1, stages=2)
-    needed = np.asarray(cut_into_pieces(lists, tiles, 40).needed).view(np.uint32)
+    needed = np.asarray(needed_blocks(lists, tiles)).view(np.uint32)
     assert needed.tolist() == [1 | 1 << 31, 1 | 1 << 7]
-
-
-@pytest.mark.parametrize(("pieces", "abreast"), [(1, 2), (2, 2), (2, 4)])
-def test_columns_abreast_take_the_steps_of_the_longest(pieces, abreast):
-    grid = np.random.default_rng(0).uniform(size=(6, 5)) < 0.5
-    lists = list_columns(jnp.asarray(np.flatnonzero(grid), jnp.int32), (6, 5))
-    tiles = Tiles(4, abreast, 1, pieces, 6 // pieces, lines=1, stages=2)
-    steps = np.asarray(cut_into_pieces(lists, tiles, 6).steps).reshape(-1, pieces)
-    lengths = grid.reshape(pieces, 6 // pieces, 5).sum(axis=1).T[np.asarray(lists.order)]
-    wanted = [lengths[i : i + abreast].max(axis=0) for i in range(0, 5, abreast)]
-    np.testing.assert_array_equal(steps, wanted)
 
 
 def test_the_barriers_have_their_room_in_shared_memory():
