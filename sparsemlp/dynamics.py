@@ -12,10 +12,9 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from sparsemlp.blocks import matrix_shape, n_kept_blocks
+from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError, require_known
-from sparsemlp.mask_trees import Masks, list_masks, mask_tree
-from sparsemlp.masks import BlockMask, Mask
+from sparsemlp.mask_trees import Masks, list_masks, mask_tree, masks_of
 from sparsemlp.plan import Plan, block_counts, masked_kernels
 from sparsemlp.selection import (
     GRADIENT_SCORE,
@@ -141,10 +140,7 @@ def select_dynamic_masks(
             scores,
             {path: n_kept_blocks(scores[path].size, rule.ratio) for path, _, rule in kernels},
         )
-    masks: dict[str, Mask] = {
-        path: BlockMask(kept[path], matrix_shape(kernel.shape), rule.block)
-        for path, kernel, rule in kernels
-    }
+    masks = masks_of(kernels, kept)
     if "kept" in memory:
         found["kept"] = {path: mask.grid().reshape(-1) for path, mask in masks.items()}
     return mask_tree(list_masks(masks, engine)), found

@@ -1,11 +1,12 @@
 """Masks of a model: selected by the plan, as a tree like the parameters, and by path."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from pallas_kernels.lists import list_alike
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
@@ -13,7 +14,7 @@ from sparsemlp.engines import takes_lists
 from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.plan import Plan, block_counts, masked_kernels, path_of
 from sparsemlp.rules import BlockMasking
-from sparsemlp.selection import select_blocks
+from sparsemlp.selection import block_scores, largest_of_each
 
 Masks = dict[str, Any]
 """Nested dictionaries like the parameters, cut down to masked kernels; leaves are masks."""
@@ -42,13 +43,33 @@ def select_masks(
     Raises:
       InputError: as `plan.check_plan`.
     """
-    masks: dict[str, Mask] = {
-        path: select_blocks(kernel, rule.block, rule.ratio, rule.score, path, engine)
-        if select is None
-        else select(path, kernel, rule)
-        for path, kernel, rule in masked_kernels(params, plan)
+    kernels = list(masked_kernels(params, plan))
+    if select is not None:
+        masks = {path: select(path, kernel, rule) for path, kernel, rule in kernels}
+        return mask_tree(list_masks(masks, engine))
+    scores = {
+        path: block_scores(kernel, rule.block, rule.score, path, engine).reshape(-1)
+        for path, kernel, rule in kernels
     }
-    return mask_tree(list_masks(masks, engine))
+    kept = largest_of_each(
+        scores, {path: n_kept_blocks(scores[path].size, rule.ratio) for path, _, rule in kernels}
+    )
+    return mask_tree(list_masks(masks_of(kernels, kept), engine))
+
+
+def masks_of(
+    kernels: Iterable[tuple[str, Any, BlockMasking]], kept: Mapping[str, Array]
+) -> dict[str, Mask]:
+    """The masks by parameter path.
+
+    Args:
+      kernels: path, weights and rule of each masked kernel, as `plan.masked_kernels`.
+      kept: by path the ids of the kept blocks.
+    """
+    return {
+        path: BlockMask(kept[path], matrix_shape(kernel.shape), rule.block)
+        for path, kernel, rule in kernels
+    }
 
 
 def list_masks(masks: Mapping[str, Mask], engine: str = "auto") -> dict[str, Mask]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import Engine, SparseLayer, Weights
-from pallas_kernels.lists import KeptBlocks, ids_of
+from pallas_kernels.lists import KeptBlocks, ListedBlocks, ids_of
 from sparsemlp.engines import choose_fused
 from sparsemlp.errors import InputError
 from sparsemlp.gelu import gelu
@@ -74,7 +74,7 @@ def sparse_mlp(
     return _fused(dataclasses.replace(fusion, residual=residual), x, tuple(kept), operands)
 
 
-_Kept = tuple[KeptBlocks, KeptBlocks]
+_Kept = tuple[Array | ListedBlocks, Array | ListedBlocks]
 _Plain = tuple[Array, Array | None]
 
 

@@ -13,13 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.timing import Contender, describe_machine, repeated, steps_in_a_turn, take_turns
-from pallas_kernels.lists import list_columns, list_rows
 from sparsemlp import BlockMasking, InputError, ResMLP, parse_block, presets, select_masks
-from sparsemlp.blocks import matrix_shape
 from sparsemlp.engines import check_engine
 from sparsemlp.errors import require_known
 from sparsemlp.files import Record, make_folder, write_json
-from sparsemlp.mask_trees import Masks, flatten_masks
+from sparsemlp.mask_trees import Masks, flatten_masks, list_masks
+from sparsemlp.masks import Mask
 from sparsemlp.plan import masked_kernels
 from sparsemlp.runs.environment import describe_environment
 from sparsemlp.selection import block_scores
@@ -170,11 +169,9 @@ def check_scores(engine: str, found: Mapping[str, Any], right: Mapping[str, Any]
             )
 
 
-def block_lists(masks: Masks) -> list[Any]:
-    """Of every mask the kept blocks by rows and by columns, as the kernels of a GPU take them."""
-    found = []
-    for mask in flatten_masks(masks).values():
-        (n_in, n_out), (rows, cols) = matrix_shape(mask.kernel_shape), mask.block
-        grid = (n_in // cols, n_out // rows)
-        found += [list_rows(mask.kept, grid), list_columns(mask.kept, grid)]
-    return found
+def block_lists(masks: Masks) -> list[Mask]:
+    """The masks with the lists of their kept blocks, as the kernels of a GPU take them."""
+    bare = {
+        path: dataclasses.replace(mask, lists=None) for path, mask in flatten_masks(masks).items()
+    }
+    return list(list_masks(bare, "mosaic").values())

@@ -13,7 +13,7 @@ from tuning.device_timing import (
     repetitions,
     time_loops,
 )
-from tuning.kernel_problems import kept_blocks, random_rows
+from tuning.kernel_problems import kept_blocks, random_rows, taken_by
 from tuning.watch import Guard, unguarded
 
 from gpu.points import (
@@ -27,7 +27,7 @@ from gpu.points import (
     roofline_seconds,
 )
 from pallas_kernels import Engine, Reference, dense
-from pallas_kernels.lists import list_columns, list_rows
+from pallas_kernels.lists import ids_of, list_columns, list_rows
 from sparsemlp.files import Record
 
 
@@ -149,12 +149,13 @@ def _engine(engine: Engine, layer: Any, phase: Phase) -> Callable[..., Any]:
     def run(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
         match phase:
             case "forward":
-                return engine.product(x, w, b, kept, layer)
+                return engine.product(x, w, b, taken_by(engine, kept), layer)
             case "input_gradient":
-                return engine.input_gradient(dy, w, kept, layer)
+                return engine.input_gradient(dy, w, taken_by(engine, kept), layer)
             case "kernel_gradient":
-                return engine.kernel_gradient(x, dy, kept, layer)
+                return engine.kernel_gradient(x, dy, taken_by(engine, kept), layer)
             case "forward_backward":
+                kept = taken_by(engine, kept)
                 y = engine.product(x, w, b, kept, layer)
                 dx = engine.input_gradient(dy, w, kept, layer)
                 return y, dx, *engine.parameter_gradients(x, dy, kept, layer)
@@ -163,11 +164,15 @@ def _engine(engine: Engine, layer: Any, phase: Phase) -> Callable[..., Any]:
 
 
 def _metadata(point: Point) -> Callable[..., Any]:
-    """What kernels need to know of the kept blocks: they, row by row and column by column."""
+    """What kernels need to know of the kept blocks: they, row by row and column by column.
+
+    A training step makes it once for all layers that are alike; engines are timed without it.
+    """
     (n_in, n_out), (rows, cols) = point.shape, point.block
     grid = (n_in // cols, n_out // rows)
 
     def run(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
-        return list_rows(kept, grid), list_columns(kept, grid)
+        ids = ids_of(kept)
+        return list_rows(ids, grid), list_columns(ids, grid)
 
     return run

@@ -23,7 +23,6 @@ from tuning.device_timing import WARM_SECONDS, compile_loops, time_loops
 from tuning.kernel_problems import gpu_engines
 
 from pallas_kernels import ENGINES
-from pallas_kernels.lists import list_columns, list_rows
 from sparsemlp import (
     BlockMasking,
     InputError,
@@ -38,7 +37,8 @@ from sparsemlp import (
 from sparsemlp.errors import require_known
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, write_json
-from sparsemlp.mask_trees import flatten_masks
+from sparsemlp.mask_trees import flatten_masks, list_masks
+from sparsemlp.masks import BlockMask
 from sparsemlp.options import cli
 from sparsemlp.plan import Plan
 from sparsemlp.train.losses import cross_entropy
@@ -213,13 +213,11 @@ def _selection(model: ResMLP, params: Any, options: Options) -> Record:
     masks = flatten_masks(
         jax.eval_shape(lambda p: select_masks(p, model.plan, model.engine), params)
     )
-    grids = [
-        (m.kernel_shape[0] // m.block[1], m.kernel_shape[1] // m.block[0]) for m in masks.values()
-    ]
 
     def lists(kept: Any) -> Any:
-        pairs = zip(kept, grids, strict=True)
-        return [(list_rows(ids, grid), list_columns(ids, grid)) for ids, grid in pairs]
+        own = zip(masks.items(), kept, strict=True)
+        bare = {path: BlockMask(ids, mask.kernel_shape, mask.block) for (path, mask), ids in own}
+        return list(list_masks(bare, "mosaic").values())
 
     functions = {
         "selection_ms": (select, (params,)),

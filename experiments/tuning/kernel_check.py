@@ -33,10 +33,11 @@ def expected(work: Work) -> Wanted:
     reference = work.reference or work.sparse(Reference())
 
     def compute(*operands: Any) -> Wanted:
-        wide = [
-            a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a for a in operands
-        ]
-        positive = reference(*map(jnp.abs, wide))
+        wide = jax.tree.map(
+            lambda a: a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a,
+            operands,
+        )
+        positive = reference(*jax.tree.map(jnp.abs, wide))
         return Wanted(reference(*wide), jax.tree.map(lambda a: a == 0, positive))
 
     with jax.default_matmul_precision("highest"):

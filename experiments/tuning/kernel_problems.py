@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import ENGINES, Engine, Neighbours, Reference, SparseLayer, Weights, dense
+from pallas_kernels.lists import ListedBlocks, ids_of, listed
 from pallas_kernels.tuning import Problem
 from sparsemlp import BlockMask
 from sparsemlp.blocks import n_kept_blocks
@@ -73,11 +74,20 @@ def layer_of(
     return SparseLayer(shape, block, n_kept_blocks(n_blocks, ratio), axis, dtype)
 
 
-def kept_blocks(layer: SparseLayer) -> jax.Array:
-    """Ids of kept blocks, drawn at random, as uneven over the lines as selection leaves them."""
-    n_blocks = math.prod(layer.kernel_shape) // math.prod(layer.block)
-    drawn = np.random.default_rng(0).choice(n_blocks, layer.n_kept, replace=False)
-    return jnp.asarray(np.sort(drawn), jnp.int32)
+def kept_blocks(layer: SparseLayer) -> ListedBlocks:
+    """Kept blocks, drawn at random, as uneven over the lines as selection leaves them.
+
+    They have their lists, which a training step makes once for all products and all layers alike.
+    """
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    down, across = n_in // cols, n_out // rows
+    drawn = np.random.default_rng(0).choice(down * across, layer.n_kept, replace=False)
+    return listed(jnp.asarray(np.sort(drawn), jnp.int32), (down, across))
+
+
+def taken_by(engine: Engine, kept: ListedBlocks) -> Any:
+    """The kept blocks as an engine takes them, with their lists if it can."""
+    return kept if engine.takes_lists else ids_of(kept)
 
 
 def random_rows(layer: SparseLayer, n_rows: int, features: int, seed: int) -> jax.Array:
@@ -105,21 +115,21 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
     match kernel:
         case "product":
             return Work(
-                lambda e: lambda x, w, b, kept: e.product(x, w, b, kept, layer),
+                lambda e: lambda x, w, b, kept: e.product(x, w, b, taken_by(e, kept), layer),
                 lambda x, w, b, kept: dense.product(x, w, b, axis),
                 (x, w, bias, kept_blocks(layer)),
                 n_in,
             )
         case "input_gradient":
             return Work(
-                lambda e: lambda dy, w, kept: e.input_gradient(dy, w, kept, layer),
+                lambda e: lambda dy, w, kept: e.input_gradient(dy, w, taken_by(e, kept), layer),
                 lambda dy, w, kept: dense.input_gradient(dy, w, axis),
                 (dy, w, kept_blocks(layer)),
                 n_out,
             )
         case "kernel_gradient":
             return Work(
-                lambda e: lambda x, dy, kept: e.kernel_gradient(x, dy, kept, layer),
+                lambda e: lambda x, dy, kept: e.kernel_gradient(x, dy, taken_by(e, kept), layer),
                 lambda x, dy, kept: dense.kernel_gradient(x, dy, axis),
                 (x, dy, kept_blocks(layer)),
                 n_rows,
@@ -162,6 +172,7 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
 
     def sparse(engine: Engine) -> Callable[..., Any]:
         def run(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
+            k1, k2 = (taken_by(engine, kept) for kept in (k1, k2))
             weights = (Weights(w1, b1, k1), Weights(w2, b2, k2))
             y = engine.mlp(x, weights, (first, second), residual=True)
             return y, engine.mlp_gradients(x, dy, weights, (first, second), residual=True)
@@ -177,7 +188,8 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
         return y, pullback(dy)
 
     def masked(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
-        masks = [BlockMask(k, o.kernel_shape, o.block) for k, o in ((k1, first), (k2, second))]
+        both = ((ids_of(k1), first), (ids_of(k2), second))
+        masks = [BlockMask(ids, own.kernel_shape, own.block) for ids, own in both]
 
         def pair(*given: Any) -> Any:
             x, w1, b1, w2, b2 = given

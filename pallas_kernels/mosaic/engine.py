@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from pallas_kernels.engine import Engine
@@ -199,16 +200,25 @@ class Mosaic(Engine):
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """The gradients of x and of both layers; the hidden units are computed again from x."""
         (w1, b1, kept1), (w2, b2, kept2) = weights
+        shape, width = x.shape, dy.shape[-1]
+        x, dy = x.reshape(-1, shape[-1]), dy.reshape(-1, width)
         before = self.product(x, w1, b1, kept1, layers[0])
         hidden, slope = gelu(before.astype(jnp.float32))
         dhidden = self.input_gradient(dy, w2, kept2, layers[1]).astype(jnp.float32) * slope
-        hidden, dhidden = hidden.astype(x.dtype), dhidden.astype(x.dtype)
+        # Where a kernel reads them turned, XLA would turn all on the way to them, in float32, and
+        # it would keep that for the sum of the bias as well.
+        hidden, dhidden = jax.lax.optimization_barrier(
+            with_layout_constraint(
+                (hidden.astype(x.dtype), dhidden.astype(x.dtype)), Layout((0, 1))
+            )
+        )
         dw1, db1 = self.parameter_gradients(x, dhidden, kept1, layers[0])
         dw2, db2 = self.parameter_gradients(hidden, dy, kept2, layers[1])
         dx = self.input_gradient(dhidden, w1, kept1, layers[0])
         first = Weights(dw1, None if b1 is None else db1)
         second = Weights(dw2, None if b2 is None else db2)
-        return dx + dy if residual else dx, (first, second)
+        dx = dx + dy if residual else dx
+        return dx.reshape(shape), (first, second)
 
     def _mlp_tiles(self, layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> MlpTiles:
         """How two layers are fused on Hopper, if they are."""

@@ -15,7 +15,7 @@ from pallas_kernels.mosaic import launch, mlp_program, product_copies, product_s
 from pallas_kernels.mosaic.mlp_tiles import MlpTiles, Pair, pair_of
 from pallas_kernels.mosaic.product_program import Memory
 from pallas_kernels.mosaic.product_share import Share
-from pallas_kernels.mosaic.product_tiles import ROWS, Product
+from pallas_kernels.mosaic.product_tiles import ROWS, Product, longest_abreast, steps_of_ranks
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 
 
@@ -42,6 +42,12 @@ def mlp(
     pair = pair_of(layers, x.shape[0])
     of_first = listed(weights[0].kept, (pair.first.n_blocks, pair.first.n_lines))
     of_second = listed(weights[1].kept, (pair.second.n_blocks, pair.second.n_lines))
+    # Units that no kept block of W2 uses have no entries.
+    starts, users = of_first.own(of_first.columns.start), of_second.own(of_second.rows.start)
+    ends = jnp.where(users[1:] > users[:-1], starts[1:], starts[:-1])
+    as_they_lie = jnp.arange(pair.second.n_lines)
+    steps_of = functools.partial(steps_of_ranks, tiles=tiles.second, order=as_they_lie)
+    steps2 = jax.vmap(steps_of)(of_second.columns)
     # Tensor cores read float32 along the contracted features alone: XLA transposes both kernels.
     is_wide = jnp.dtype(x.dtype).itemsize == 4
     kernels = [own.kernel.T if is_wide else own.kernel for own in weights]
@@ -68,12 +74,14 @@ def mlp(
         ),
         [
             of_first.which,
-            of_first.columns.before,
             of_first.columns.across,
-            of_second.rows.start,
+            starts[None],
+            ends[None],
+            longest_abreast((ends - starts[:-1])[:, None], tiles.first)[None],
             of_second.which,
             of_second.columns.before,
             of_second.columns.across,
+            steps2,
             x,
             *kernels,
             *(bias for bias in biases if bias is not None),
@@ -102,12 +110,14 @@ def mlp(
 
 def _kernel(
     which1: Any,
-    before1: Any,
     across1: Any,
-    used: Any,
+    starts1: Any,
+    ends1: Any,
+    steps1: Any,
     which2: Any,
     before2: Any,
     across2: Any,
+    steps2: Any,
     x: Any,
     w1: Any,
     w2: Any,
@@ -140,14 +150,16 @@ def _kernel(
 
     table1 = functools.partial(warpgroup.Table, which=warpgroup.read(which1, 0))
     table2 = functools.partial(warpgroup.Table, which=warpgroup.read(which2, 0))
+    alone = functools.partial(warpgroup.Table, which=zero)
     share = functools.partial(Share, needed=None, order=None, number=zero, n_shares=1)
     first = program(
         pair.first,
         {
             "share": share(
-                before=table1(before1),
+                before=alone(starts1),
                 across=table1(across1),
-                used=table2(used),
+                ends=alone(ends1),
+                steps=alone(steps1),
                 tiles=tiles.first,
                 n_columns=pair.first.n_lines,
             ),
@@ -163,7 +175,8 @@ def _kernel(
             "share": share(
                 before=table2(before2),
                 across=table2(across2),
-                used=None,
+                ends=None,
+                steps=table2(steps2),
                 tiles=tiles.second,
                 n_columns=pair.second.n_lines,
             ),

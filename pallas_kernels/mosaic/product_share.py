@@ -1,6 +1,5 @@
 """Which entries of the lists of kept blocks a program of a product multiplies, in which order."""
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -36,11 +35,13 @@ class Share(NamedTuple):
       before: of each block, column by column, how many entries lie before it (`BlockLists`).
       needed: of each piece for each group of columns, which blocks they need
         (`product_tiles.needed_blocks`); None if nobody asks.
+      steps: of each piece for each rank of columns, how many entries the longest has
+        (`product_tiles.steps_of_ranks`).
       across: of each entry, the block of contracted features.
       order: the columns, longest first; every `n_shares`th group of them is of this share. None: as
         they lie.
-      used: of each column, where the entries begin of all that use its result; a column without
-        such has none to multiply. None: all are used.
+      ends: of each column, where its entries end, if not where the next one's begin; of a panel in
+        one piece.
       tiles: how the product is cut.
       n_columns: how many block columns there are.
       number: which share.
@@ -49,9 +50,10 @@ class Share(NamedTuple):
 
     before: warpgroup.Table
     needed: warpgroup.Table | None
+    steps: warpgroup.Table
     across: warpgroup.Table
     order: warpgroup.Table | None
-    used: warpgroup.Table | None
+    ends: warpgroup.Table | None
     tiles: Tiles
     n_columns: int
     number: Array
@@ -70,20 +72,19 @@ class Share(NamedTuple):
         return column, place < self.n_columns
 
     def entries(self, turn: Array, rank: int, beside: Array | int, piece: Array) -> Entries:
-        """Those of a block column; none if there is no such column or nobody uses it."""
+        """Those of a block column; none if there is no such column."""
         column, exists = self.column(turn, rank, beside)
-        if self.used is not None:
-            users = self.used.read(column + 1) - self.used.read(column)
-            exists = exists & (users > 0)
         first = self._entries_before(column, piece)
-        return Entries(
-            column, first, jnp.where(exists, self._entries_before(column, piece + 1), first)
-        )
+        if self.ends is None:
+            last = self._entries_before(column, piece + 1)
+        else:
+            last = self.ends.read(column)
+        return Entries(column, first, jnp.where(exists, last, first))
 
     def n_steps(self, turn: Array, rank: int, piece: Array) -> Array:
         """How many entries the longest column of a rank has in a piece of the panel."""
-        columns = [self.entries(turn, rank, i, piece) for i in range(self.tiles.abreast)]
-        return functools.reduce(jnp.maximum, (last - first for _, first, last in columns))
+        rank_of_all = self._group(turn) * self.tiles.lines + rank
+        return self.steps.read(rank_of_all * self.tiles.pieces + piece)
 
     def needs(self, turn: Array, piece: Array) -> Array:
         """The blocks of a piece of the panel that a group of columns needs, a bit each."""

@@ -163,6 +163,37 @@ def _most_lines(n_compute: int, width: int) -> int:
     return min(most, MOST_LINES[n_compute])
 
 
+def steps_of_ranks(
+    lists: BlockLists, tiles: Tiles, order: Int[Array, " lines"]
+) -> Int[Array, " ranks_and_pieces"]:
+    """Of each piece of the panel for each rank of block columns, how many steps their sums take.
+
+    Args:
+      lists: the kept blocks of each column.
+      tiles: how the product is cut.
+      order: the columns in the order in which they are computed.
+
+    Returns:
+      Int32 `[groups * tiles.lines * pieces]`: as many as the column has entries that has the most
+      of those abreast.
+    """
+    n_lines = lists.order.size
+    n_blocks = (lists.before.size - 1) // n_lines
+    firsts = jnp.minimum(jnp.arange(tiles.pieces + 1) * tiles.blocks, n_blocks)
+    starts = lists.before[jnp.arange(n_lines)[:, None] * n_blocks + firsts]
+    return longest_abreast(jnp.diff(starts, axis=1)[order], tiles)
+
+
+def longest_abreast(
+    lengths: Int[Array, "lines pieces"], tiles: Tiles
+) -> Int[Array, " ranks_and_pieces"]:
+    """The largest of the lengths of columns that are abreast; 0 where there is no column."""
+    n_lines, n_pieces = lengths.shape
+    more = -n_lines % tiles.group
+    ranks = jnp.pad(lengths, ((0, more), (0, 0))).reshape(-1, tiles.abreast, n_pieces)
+    return ranks.max(axis=1).reshape(-1).astype(jnp.int32)
+
+
 def needed_blocks(lists: BlockLists, tiles: Tiles) -> Int[Array, " groups_and_pieces"]:
     """Of each piece of the panel for each group of block columns, which blocks they need.
 

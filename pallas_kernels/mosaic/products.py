@@ -16,7 +16,13 @@ from pallas_kernels.mosaic.product_copies import Copying
 from pallas_kernels.mosaic.product_program import Memory
 from pallas_kernels.mosaic.product_share import Share
 from pallas_kernels.mosaic.product_sums import Summing
-from pallas_kernels.mosaic.product_tiles import ROWS, Tiles, needed_blocks, product_of
+from pallas_kernels.mosaic.product_tiles import (
+    ROWS,
+    Tiles,
+    needed_blocks,
+    product_of,
+    steps_of_ranks,
+)
 from pallas_kernels.sparse_layer import SparseLayer
 
 
@@ -84,6 +90,7 @@ def multiply(
             blocks.which,
             lists.before,
             jax.vmap(functools.partial(needed_blocks, tiles=tiles))(lists),
+            jax.vmap(functools.partial(steps_of_ranks, tiles=tiles))(lists, order=lists.order),
             lists.across,
             lists.order,
             x,
@@ -118,6 +125,7 @@ def _kernel(
     which: Any,
     before: Any,
     needed: Any,
+    steps: Any,
     across: Any,
     order: Any,
     x: Any,
@@ -139,9 +147,10 @@ def _kernel(
         "share": Share(
             before=table(before),
             needed=table(needed),
+            steps=table(steps),
             across=table(across),
             order=table(order),
-            used=None,
+            ends=None,
             tiles=tiles,
             n_columns=order.shape[1],
             number=share,

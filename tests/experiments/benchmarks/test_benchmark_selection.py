@@ -8,7 +8,8 @@ import pytest
 from benchmarks import selection as benchmark_selection
 from benchmarks.selection import Selection, block_lists, build_model, measure_selection
 
-from sparsemlp import InputError, ResMLP, select_blocks
+from pallas_kernels.lists import list_columns, list_rows
+from sparsemlp import BlockMask, InputError, ResMLP, select_blocks
 from sparsemlp.presets import resmlp_cifar10
 
 TINY = {"image_size": 8, "patch_size": 2, "dim": 16, "depth": 1, "n_classes": 3}
@@ -65,7 +66,10 @@ def test_every_layer_is_masked_where_the_block_divides_the_tokens():
 def test_the_lists_are_those_of_every_mask():
     kernel = jax.random.normal(jax.random.key(0), (64, 96))
     mask = select_blocks(kernel, (32, 16), 0.5)
-    rows, columns = block_lists({"a": {"kernel": mask}})
+    (with_lists,) = block_lists({"a": {"kernel": mask}})
+    assert isinstance(with_lists, BlockMask)
+    assert with_lists.lists is not None
+    rows, columns = (make(with_lists.lists, (4, 3)) for make in (list_rows, list_columns))
     assert rows.start.shape == (5,)
     assert columns.start.shape == (4,)
     assert rows.across.size == columns.across.size == mask.n_kept

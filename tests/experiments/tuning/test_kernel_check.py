@@ -72,9 +72,11 @@ def test_tf32_is_right_for_float32_and_three_bits_are_not():
     work = work_of("product", layer, 40)
     wanted = expected(work)
     for bits, is_right in ((10, True), (3, False)):
-        rounded = [
-            jax.lax.reduce_precision(a, 8, bits) if a.dtype == jnp.float32 else a
-            for a in work.operands
-        ]
+        rounded = jax.tree.map(
+            lambda a, bits=bits: (
+                jax.lax.reduce_precision(a, 8, bits) if a.dtype == jnp.float32 else a
+            ),
+            work.operands,
+        )
         found = jax.jit(work.sparse(Reference()))(*rounded)
         assert (reason_wrong(found, wanted, "float32", work) == "") is is_right

@@ -4,6 +4,7 @@ Run as a program, in a process of its own: `step_launches.py FILE.json`. A small
 waits for the start of its kernels more than for their work: their number is what masking may cost.
 """
 
+import functools
 import importlib.util
 import json
 import os
@@ -18,6 +19,23 @@ from machine_code import TARGETS
 _NO_KERNEL = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while"}
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) [^\n]*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _OPERATION = re.compile(r"^  (?:ROOT )?%?[\w.\-]+ = .*? ([a-z][a-z\-]*)\(", re.MULTILINE)
+
+
+CASES = (
+    ("reference", 2, False),
+    ("reference", 4, False),
+    ("reference", 2, True),
+    ("triton", 2, True),
+    ("triton", 4, True),
+    ("mosaic", 2, True),
+    ("mosaic", 4, True),
+)
+"""Engine, depth and whether masked, of the steps that are compiled."""
+
+
+def key(engine: str, depth: int, *, masked: bool) -> str:
+    """What a step is called in the file."""
+    return f"{engine if masked else 'dense'} of depth {depth}"
 
 
 def count_in_process(folder: Path) -> dict[str, Any]:
@@ -80,13 +98,18 @@ def _main(path: Path) -> None:
     )
     mesh = topologies.make_mesh(topology, (1,), ("x",))
     whole = NamedSharding(mesh, PartitionSpec())
-    settings = resolve(Config(block="32x32", ratio=0.8, engine="reference", depth=2), "noise")
-    dataset = random_images(2 * settings.batch_size, 32, 10)
-    program = build_program(settings, dataset)
+    # The kernels of a GPU are lowered where there is none.
+    jax.default_backend = lambda: "gpu"
     found = {}
-    for name, masked in (("dense", False), ("masked", True)):
+    for engine, depth, masked in CASES:
+        config = Config(
+            block="32x32", ratio=0.8, engine=engine, depth=depth, dim=128, precision="bfloat16"
+        )
+        settings = resolve(config, "noise")
+        dataset = random_images(2 * settings.batch_size, 32, 10)
+        program = build_program(settings, dataset)
         given: Any = (
-            jax.eval_shape(lambda: initial_state(program)),
+            jax.eval_shape(functools.partial(initial_state, program)),
             *(dataset.train_images, dataset.train_labels),
             *(jnp.zeros(dataset.n_train, jnp.int32), jnp.int32(0), jnp.int32(0)),
         )
@@ -97,7 +120,8 @@ def _main(path: Path) -> None:
             lowered = train_steps.lower(
                 program, *shapes, batch_size=settings.batch_size, masked=masked
             )
-        found[name] = launches(str(lowered.compile().as_text()))
+        text = str(lowered.compile().as_text())
+        found[key(engine, depth, masked=masked)] = launches(text)
     path.write_text(json.dumps(found))
 
 

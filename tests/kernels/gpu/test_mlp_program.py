@@ -113,7 +113,7 @@ def test_kept_blocks_are_loaded_once_for_a_cluster_and_those_of_unused_units_nev
     is_used = np.asarray(kept2.any(axis=1))
     assert kept1[:, ~is_used].any()
     n_blocks = [int(kept1[:, is_used].sum()), int(kept2.sum())]
-    found = [LOADED["operand 8"], LOADED["operand 9"]]
+    found = [LOADED["operand 10"], LOADED["operand 11"]]
     assert found == [n_clusters * n * 32 * 32 * 4 for n in n_blocks]
 
 

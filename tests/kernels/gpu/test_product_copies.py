@@ -66,7 +66,7 @@ def test_a_kept_block_is_loaded_once_for_a_cluster_and_no_other(tiles):
     n_kept = multiply(tiles, transposed=False)
     n_clusters = -(-140 // (tiles.rows * tiles.cluster))
     # Five columns by one to four programs: all columns of a tile of rows are somebody's.
-    assert LOADED["operand 6"] == n_clusters * n_kept * 32 * 32 * 2
+    assert LOADED["operand 7"] == n_clusters * n_kept * 32 * 32 * 2
 
 
 @pytest.mark.usefixtures("simulated")

@@ -1,6 +1,5 @@
 """Which kept blocks the programs of a product multiply."""
 
-import itertools
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import pytest
 from pallas_kernels.lists import BlockLists, list_columns
 from pallas_kernels.mosaic import warpgroup
 from pallas_kernels.mosaic.product_share import Share
-from pallas_kernels.mosaic.product_tiles import Tiles, needed_blocks
+from pallas_kernels.mosaic.product_tiles import Tiles, needed_blocks, steps_of_ranks
 
 DOWN, ACROSS = 7, 10
 
@@ -37,8 +36,9 @@ def share_of(lists: BlockLists, tiles: Tiles, number: int, n_shares: int, **chan
         before=table(lists.before),
         needed=table(needed_blocks(lists, tiles)),
         across=table(lists.across),
+        steps=table(steps_of_ranks(lists, tiles, lists.order)),
         order=table(lists.order),
-        used=None,
+        ends=None,
         tiles=tiles,
         n_columns=lists.order.size,
         number=jnp.int32(number),
@@ -92,21 +92,20 @@ def test_every_kept_block_is_multiplied_once_with_its_piece_of_the_panel(
     assert max(turns) - min(turns) <= 1
 
 
-def test_columns_as_they_lie_that_nobody_uses_have_no_entries():
+def test_columns_as_they_lie_may_end_before_the_next_begin():
     grid = random_grid()
     lists = listed_columns(grid)
     is_used = np.arange(ACROSS) % 3 != 1
-    users = jnp.asarray(np.cumsum([0, *(2 * is_used)]), jnp.int32)
-    tiles = Tiles(1, 1, 1, pieces=2, blocks=4, lines=1, stages=2)
-    used = warpgroup.Table(users[None], jnp.int32(0))
-    share = share_of(lists, tiles, 0, 1, order=None, used=used)
-    for column, piece in itertools.product(range(ACROSS), range(2)):
-        entries = share.entries(jnp.int32(column), 0, 0, jnp.int32(piece))
+    ends = jnp.where(is_used, lists.start[1:], lists.start[:-1])
+    tiles = Tiles(1, 1, 1, pieces=1, blocks=DOWN, lines=1, stages=2)
+    table = warpgroup.Table(ends[None], jnp.int32(0))
+    share = share_of(lists, tiles, 0, 1, order=None, ends=table)
+    for column in range(ACROSS):
+        entries = share.entries(jnp.int32(column), 0, 0, jnp.int32(0))
         found, first, last = map(int, jax.device_get(entries))
         assert found == column
         rows = [int(share.block(jnp.int32(entry))) for entry in range(first, last)]
-        mine = np.flatnonzero(grid[4 * piece : 4 * piece + 4, column]) + 4 * piece
-        assert rows == (mine.tolist() if is_used[column] else [])
+        assert rows == (np.flatnonzero(grid[:, column]).tolist() if is_used[column] else [])
 
 
 def test_a_short_last_group_reads_no_column_behind_the_last(monkeypatch):

@@ -19,6 +19,7 @@ from pallas_kernels.mosaic.product_tiles import (
     needed_blocks,
     product_of,
     search_space,
+    steps_of_ranks,
 )
 
 
@@ -79,6 +80,17 @@ def test_a_piece_may_have_as_many_blocks_as_a_number_has_bits():
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=32, lines=1, stages=2)
     needed = np.asarray(needed_blocks(lists, tiles)).view(np.uint32)
     assert needed.tolist() == [1 | 1 << 31, 1 | 1 << 7]
+
+
+@pytest.mark.parametrize(("pieces", "abreast"), [(1, 2), (2, 2), (2, 4)])
+def test_columns_abreast_take_the_steps_of_the_longest(pieces, abreast):
+    grid = np.random.default_rng(0).uniform(size=(6, 5)) < 0.5
+    lists = list_columns(jnp.asarray(np.flatnonzero(grid), jnp.int32), (6, 5))
+    tiles = Tiles(4, abreast, 1, pieces, 6 // pieces, lines=1, stages=2)
+    steps = np.asarray(steps_of_ranks(lists, tiles, lists.order)).reshape(-1, pieces)
+    lengths = grid.reshape(pieces, 6 // pieces, 5).sum(axis=1).T[np.asarray(lists.order)]
+    wanted = [lengths[i : i + abreast].max(axis=0) for i in range(0, 5, abreast)]
+    np.testing.assert_array_equal(steps, wanted)
 
 
 def test_the_barriers_have_their_room_in_shared_memory():
