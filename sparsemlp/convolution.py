@@ -23,6 +23,7 @@ from sparsemlp.rules import (
     Backward,
     GradientPruning,
     check_backward,
+    check_operand_rules,
 )
 from sparsemlp.varying import varying_alike
 from sparsemlp.windows import Padding, window_geometry
@@ -81,6 +82,7 @@ def sparse_conv(
       for pooled activations, both stated for convolutions.
     """
     check_backward(backward)
+    check_operand_rules(activation, gradient)
     check_engine(engine)
     x, kernel, bias = of_one_dtype(x, kernel, bias)
     _check_shapes(x, kernel, bias, mask)

@@ -5,6 +5,7 @@ full disk, 3 a loss that is not finite, 4 a process that died, of several that t
 `lifeline`) or of those that decode images, 128 + the number of the signal after an interruption.
 """
 
+import contextlib
 import os
 import sys
 import warnings
@@ -29,20 +30,29 @@ def exit_code(program: Callable[[], int | None], *, stopped: str = "") -> int:
             warnings.showwarning = _show_warning
             return program() or 0
     except (InputError, SaveError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 2
     except NotFiniteError as error:
-        print(f"stopped: {error}", file=sys.stderr)
+        tell(f"stopped: {error}")
         return 3
     except WorkerError as error:
-        print(_joined(f"stopped: {error}", stopped), file=sys.stderr)
+        tell(_joined(f"stopped: {error}", stopped))
         return 4
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print(_joined("stopped at once", stopped), file=sys.stderr)
+        tell(_joined("stopped at once", stopped))
         return 130
+
+
+def tell(line: str) -> None:
+    """Prints a line to standard error; nothing happens if nobody is there to read it any more.
+
+    A signal may have interrupted another line that is on its way there: then this one is left out.
+    """
+    with contextlib.suppress(OSError, RuntimeError):
+        print(line, file=sys.stderr)
 
 
 def _joined(told: str, more: str) -> str:
@@ -58,4 +68,4 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Prints a warning as one line."""
-    print(f"warning: {message}", file=sys.stderr)
+    tell(f"warning: {message}")

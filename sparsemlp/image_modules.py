@@ -1,6 +1,6 @@
 """Flax Linen layers for images: the sparse convolution, and batch normalisation as scales."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +18,9 @@ from sparsemlp.windows import Padding
 
 class SparseConv(nn.Module):
     """A drop-in for a two-dimensional `flax.linen.Conv` that obeys a plan.
+
+    It has the arguments of that one but for precision, dilation, groups and a mask of weights; give
+    all but the first two by name.
 
     Its mask comes in as the variable `kernel` of the collection `masks`; without one the kernel is
     dense. The gradient method `random` draws from the random stream `gradient`.
@@ -78,7 +81,7 @@ class SparseConv(nn.Module):
         )
         mask = self.get_variable("masks", "kernel")
         given = self.strides
-        strides = (given, given) if isinstance(given, int) else given
+        strides = given if isinstance(given, Sequence) else (given, given)
         rules = layer_rules(self.plan, (*self.path, "kernel"))
         rng = self.make_rng("gradient") if rules.draws and self.has_rng("gradient") else None
 

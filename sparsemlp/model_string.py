@@ -32,9 +32,10 @@ from sparsemlp.rules import (
     BlockMasking,
     GradientPruning,
     Rule,
+    check_backward,
     check_method,
 )
-from sparsemlp.selection import Score
+from sparsemlp.selection import Score, check_score
 
 LAYER_PATTERNS = {
     "XPatch": "*/XPatch/kernel",
@@ -72,8 +73,11 @@ def parse_model(
       The depth, and the plan for a `ResMLP` of that depth.
 
     Raises:
-      InputError: the string is malformed; the message shows it with a caret under the place.
+      InputError: the string is malformed; the message shows it with a caret under the place. Or
+        backward or score is unknown.
     """
+    check_backward(backward)
+    check_score(score)
     return _Parser(text, backward, score).model()
 
 

@@ -132,13 +132,18 @@ def path_of(entries: Sequence[Any]) -> list[str]:
     """The names on the way to a parameter, of a path as `jax.tree.leaves_with_path` gives it.
 
     Raises:
-      InputError: the parameter is in a box, as `nn.with_partitioning` makes them.
+      InputError: the parameter is in a box, as `nn.with_partitioning` makes them, or in a list.
     """
+    where = jax.tree_util.keystr(tuple(entries))
+    if any(isinstance(entry, jax.tree_util.SequenceKey) for entry in entries):
+        raise InputError(
+            f"{where} is in a list or a tuple: give the parameters as nested mappings, whose keys "
+            "the patterns of a plan name"
+        )
     names = [getattr(entry, "key", None) for entry in entries]
     if None in names:
         raise InputError(
-            f"{jax.tree_util.keystr(tuple(entries))} is in a box: give the parameters without "
-            "them, as flax.linen.meta.unbox does"
+            f"{where} is in a box: give the parameters without them, as flax.linen.meta.unbox does"
         )
     return [str(name) for name in names]
 

@@ -161,9 +161,10 @@ class ResMLP(nn.Module):
           float32 `[batch, n_classes]`.
 
         Raises:
-          InputError: the patch does not divide the image, images of another size, or sharded over
-            explicit axes of a mesh.
+          InputError: sizes that no model has, a patch that does not divide the image, images of
+            another size, or sharded over explicit axes of a mesh.
         """
+        self._check_sizes()
         images = jnp.asarray(images)
         refuse_explicit_axes(images)
         expected = (self.image_size, self.image_size, self.channels)
@@ -194,6 +195,13 @@ class ResMLP(nn.Module):
         logits = linear(self.n_classes, kernel_init=_LINEAR_INIT, name="head")(x)
         (logits,) = promote_dtype(logits, dtype=jnp.float32)
         return logits
+
+    def _check_sizes(self) -> None:
+        least = {"dim": 1, "depth": 0, "expansion": 1, "n_classes": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value < smallest:
+                raise InputError(f"{name}={value} is too small: it must be at least {smallest}")
 
 
 def patches(

@@ -9,8 +9,9 @@ import jax
 from pallas_kernels.dense_convolution import Geometry
 from sparsemlp.errors import InputError
 
-Padding = Literal["SAME", "VALID"] | int | Sequence[tuple[int, int]]
-"""As Flax takes it: a name, pixels on every side, or `((above, below), (left, right))`."""
+Padding = Literal["SAME", "VALID"] | int | Sequence[int | tuple[int, int]]
+"""As Flax takes it: a name, pixels on every side, or of each axis, down and across, pixels on both
+sides or those before and after: `((above, below), (left, right))`."""
 
 
 def window_geometry(
@@ -55,11 +56,15 @@ def _sides(
         down = across = (int(padding), int(padding))
     else:
         try:
-            (above, below), (left, right) = padding
+            down, across = (
+                (side, side) if isinstance(side, int | numbers.Integral) else side
+                for side in padding
+            )
+            (above, below), (left, right) = down, across
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"padding {padding!r} is not understood: SAME, VALID, pixels on every side, or "
                 "((above, below), (left, right))"
             ) from error
-        down, across = (above, below), (left, right)
+        down, across = (int(above), int(below)), (int(left), int(right))
     return (int(down[0]), int(down[1])), (int(across[0]), int(across[1]))

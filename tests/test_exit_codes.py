@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from sparsemlp.errors import InputError, NotFiniteError, SaveError
-from sparsemlp.exit_codes import exit_code
+from sparsemlp.exit_codes import exit_code, tell
 
 
 def fail(error: BaseException) -> int:
@@ -40,3 +40,27 @@ def test_the_code_of_the_program_is_returned_and_warnings_are_one_line(capsys):
 
     assert exit_code(program, stopped="") == 7
     assert capsys.readouterr().err == "warning: look out\n"
+
+
+class Gone:
+    """A standard error that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_a_line_that_nobody_can_read_ends_nothing(monkeypatch):
+    monkeypatch.setattr("sys.stderr", Gone())
+
+    def program() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("look out", stacklevel=1)
+        tell("nobody hears this")
+        return 7
+
+    assert exit_code(program) == 7
+    assert exit_code(lambda: fail(SaveError("disk full"))) == 2

@@ -163,3 +163,13 @@ def test_only_its_input_is_kept_for_the_backward_pass():
     _, pull = jax.vjp(scales, X)
     kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.shape == X.shape]
     assert len(kept) == 1
+
+
+def test_strides_may_be_a_number_of_numpy(unchecked):
+    several: Any = (np.int64(2), 2, (2, 2))
+    x = jnp.ones((1, 8, 8, 4))
+    shapes = [
+        SparseConv(4, (3, 3), strides=strides).init_with_output(jax.random.key(0), x)[0].shape
+        for strides in several
+    ]
+    assert shapes == [(1, 4, 4, 4)] * 3

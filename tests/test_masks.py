@@ -138,3 +138,21 @@ def test_what_a_mask_cannot_hold_is_refused(mask, says):
     with pytest.raises(InputError) as caught:
         sparse_linear(jnp.ones((2, 8)), jnp.ones((8, 8)), mask=mask)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "int64"])
+@pytest.mark.parametrize("engine", ["auto", "reference"])
+def test_ids_of_any_integers_are_taken(engine, dtype):
+    kept = np.array([0, 3])
+    x, kernel = jnp.ones((2, 8)), jnp.arange(64.0).reshape(8, 8)
+    expected, found = (
+        sparse_linear(x, kernel, mask=BlockMask(ids, (8, 8), (4, 4)), engine=engine)
+        for ids in (jnp.asarray(kept, jnp.int32), kept.astype(dtype))
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_ids_in_a_list_are_refused_with_the_way_out():
+    mask = BlockMask([0, 3], (8, 8), (4, 4))
+    with pytest.raises(InputError, match="kept of a BlockMask is a list: give an array"):
+        sparse_linear(jnp.ones((2, 8)), jnp.ones((8, 8)), mask=mask)

@@ -191,3 +191,12 @@ def test_the_caret_lies_right_also_behind_line_breaks_and_tabs():
 def test_the_same_kind_twice_is_an_error_also_with_equal_rules():
     with pytest.raises(InputError, match="XChannel2 has a rule already"):
         parse_model("ResMLP5 @ XChannel2 = masked 0.5 (2, 2); XChannel2 = masked 0.5 (2, 2);")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"backward": "both"}, "backward 'both'"), ({"score": "l3"}, "score 'l3'")],
+)
+def test_options_are_checked_whether_the_string_masks_or_not(unchecked, options, message):
+    with pytest.raises(InputError, match=message):
+        parse_model("ResMLP5", **options)

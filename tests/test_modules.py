@@ -267,3 +267,10 @@ def test_arrays_of_numpy_have_the_precision_of_jax(unchecked):
 def test_a_layer_is_tabulated(unchecked):
     table = SparseDense(4).tabulate(jax.random.key(0), jnp.ones((2, 8)))
     assert "kernel" in table
+
+
+def test_a_dtype_in_the_place_of_the_axis_is_told(unchecked):
+    """The third argument of `flax.linen.Dense` is its dtype."""
+    dtype: Any = jnp.bfloat16
+    with pytest.raises(InputError, match=r"axis .*bfloat16.* is neither -1"):
+        SparseDense(4, True, dtype).init(jax.random.key(0), jnp.ones((2, 8)))

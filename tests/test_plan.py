@@ -181,3 +181,9 @@ def test_parameters_in_boxes_are_refused_with_the_way_out():
     boxed = {"layer": {"kernel": nn.Partitioned(jnp.ones((4, 4)), (None, None))}}
     with pytest.raises(InputError, match=r"'kernel'.* in a box.*unbox"):
         select_masks(boxed, {"layer/kernel": BlockMasking((2, 2), 0.5)})
+
+
+def test_parameters_in_lists_are_refused_with_the_way_out():
+    params = {"layers": [{"kernel": jnp.ones((4, 4))}]}
+    with pytest.raises(InputError, match=r"\['layers'\]\[0\].* in a list .*nested mappings"):
+        select_masks(params, {"*/kernel": BlockMasking((2, 2), 0.5)})

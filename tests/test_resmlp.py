@@ -298,3 +298,17 @@ def test_a_plan_that_changes_afterwards_does_not_change_the_model():
     model = tiny(plan=plan)
     plan.clear()
     assert model == tiny(plan=plan_of("masked"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"depth": -1}, "depth=-1 is too small: it must be at least 0"),
+        ({"dim": 0}, "dim=0 is too small: it must be at least 1"),
+        ({"expansion": -4}, "expansion=-4 is too small"),
+        ({"n_classes": 0}, "n_classes=0 is too small"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused(sizes, message):
+    with pytest.raises(InputError, match=message):
+        ResMLP(**sizes).init(jax.random.key(0), jnp.ones((1, 32, 32, 3)))

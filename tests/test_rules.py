@@ -4,9 +4,17 @@ import math
 import re
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
-from sparsemlp import ActivationPooling, ActivationPruning, BlockMasking, GradientPruning
+from sparsemlp import (
+    ActivationPooling,
+    ActivationPruning,
+    BlockMasking,
+    GradientPruning,
+    sparse_conv,
+    sparse_linear,
+)
 from sparsemlp.errors import InputError
 from sparsemlp.rules import check_backward, parse_activation, parse_gradient
 
@@ -129,3 +137,21 @@ def test_an_unknown_way_to_prune_or_pool_is_named_with_the_known_ones(unchecked)
 def test_a_ratio_that_is_no_number_is_refused(unchecked):
     with pytest.raises(InputError, match=r"ratio '0\.5' is no number.*float"):
         BlockMasking((1, 1), "0.5")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"gradient": "2:4"}, "gradient '2:4' is no rule .* give GradientPruning"),
+        ({"activation": (8, 8)}, r"activation \(8, 8\) is no rule .* give ActivationPruning or"),
+        ({"activation": BlockMasking((8, 8), 0.5)}, "activation BlockMasking.* is no rule"),
+        ({"gradient": ActivationPruning((8, 8), 0.5)}, "gradient ActivationPruning.* is no rule"),
+    ],
+)
+def test_what_is_no_rule_for_an_operand_is_refused_before_anything_is_computed(
+    unchecked, rules, message
+):
+    with pytest.raises(InputError, match=message):
+        sparse_linear(jnp.ones((8, 8)), jnp.ones((8, 8)), **rules)
+    with pytest.raises(InputError, match=message):
+        sparse_conv(jnp.ones((1, 8, 8, 8)), jnp.ones((3, 3, 8, 8)), **rules)

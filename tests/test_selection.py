@@ -288,3 +288,18 @@ def test_the_engine_that_is_asked_for_scores_the_blocks(monkeypatch):
     put_first(monkeypatch, Noting())
     mask = select_blocks(jnp.ones((4, 4)), (2, 2), 0.75, engine="noting")
     assert mask.kept.tolist() == [3]
+
+
+def test_a_score_that_cannot_be_differentiated_may_be_part_of_a_loss():
+    def score(blocks: jax.Array) -> jax.Array:
+        shape = jax.ShapeDtypeStruct(blocks.shape[:2], blocks.dtype)
+        return jax.pure_callback(lambda b: np.abs(b).sum((-2, -1)), shape, blocks)
+
+    kernel = jnp.asarray(np.random.default_rng(0).normal(size=(8, 8)), jnp.float32)
+
+    def loss(kernel: jax.Array) -> jax.Array:
+        mask = select_blocks(kernel, (4, 4), 0.5, score=score)
+        return jnp.sum(jnp.where(mask.dense(), kernel, 0))
+
+    mask = select_blocks(kernel, (4, 4), 0.5, score="l1").dense()
+    np.testing.assert_array_equal(jax.grad(loss)(kernel), mask)

@@ -19,6 +19,8 @@ IMAGE, SIZE = (5, 8), (3, 2)
         (2, (1, 3), ((2, 2), (2, 2))),
         (np.int64(2), (1, 3), ((2, 2), (2, 2))),
         (((0, 1), [2, 0]), (1, 1), ((0, 1), (2, 0))),
+        ((1, 2), (1, 1), ((1, 1), (2, 2))),
+        ((1, (0, 2)), (1, 1), ((1, 1), (0, 2))),
     ],
 )
 def test_padding_is_pixels_on_each_side(unchecked, padding, strides, sides):
@@ -42,7 +44,7 @@ def test_a_window_of_one_pixel_without_padding_is_a_linear_layer(size):
         ((1, 1), "FULL", "padding 'FULL' is unknown: SAME, VALID, or numbers of pixels"),
         ((1, 1), -1, "padding -1 is negative: choose pixels >= 0"),
         ((1, 1), ((0, 1), (0, -1)), r"padding \(\(0, 1\), \(0, -1\)\) is negative"),
-        ((1, 1), (1, 1), r"padding \(1, 1\) is not understood: SAME"),
+        ((1, 1), (1, 1, 1), r"padding \(1, 1, 1\) is not understood: SAME"),
         ((1, 1), None, "padding None is not understood"),
         (2, 0, r"strides 2 are not \(down, across\): two positive integers"),
         ((0, 1), 0, r"strides \(0, 1\) are not"),

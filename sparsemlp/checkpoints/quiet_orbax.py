@@ -24,21 +24,27 @@ def quiet_orbax(n_bytes: int = 0) -> Iterator[None]:
     """Keeps orbax from printing: what matters of it arrives as an exception.
 
     Orbax raises at the first array that fails and closes its event loop. The others get time to
-    fail, in proportion to `n_bytes`, while nobody hears their tracebacks about the closed loop.
+    fail, in proportion to `n_bytes`, while nobody hears their tracebacks about the closed loop. A
+    process that is told to end at once, by a second ctrl-C, stays quiet until it has.
     """
     loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
     before = [logger.disabled for logger in loggers], sys.unraisablehook
     for logger in loggers:
         logger.disabled = True
     sys.unraisablehook = lambda _: None
+    is_over = False
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     except Exception:
         time.sleep(0.2 + n_bytes / 2e8)
         gc.collect()
+        is_over = True
         raise
+    else:
+        is_over = True
     finally:
-        flags, sys.unraisablehook = before
-        for logger, disabled in zip(loggers, flags, strict=True):
-            logger.disabled = disabled
+        if is_over:
+            flags, sys.unraisablehook = before
+            for logger, disabled in zip(loggers, flags, strict=True):
+                logger.disabled = disabled

@@ -133,9 +133,9 @@ class Config:
 
     patch_size: Annotated[int | None, open_default("INT", "4; see ResMLP's sizes")] = None
     """resmlp: height and width of a patch, in pixels."""
-    dim: Annotated[int | None, open_default("INT", "64")] = None
+    dim: Annotated[int | None, open_default("INT", "64; see ResMLP's sizes")] = None
     """resmlp: features of a token."""
-    depth: Annotated[int | None, open_default("INT", "5")] = None
+    depth: Annotated[int | None, open_default("INT", "5; see ResMLP's sizes")] = None
     """resmlp: blocks of the model."""
     expansion: Annotated[int | None, open_default("INT", "4")] = None
     """resmlp: hidden features over features of the channel linears."""

@@ -2,9 +2,10 @@
 
 import contextlib
 import signal
-import sys
 from collections.abc import Iterator
 from types import FrameType
+
+from sparsemlp.exit_codes import tell
 
 
 class Interruption:
@@ -41,10 +42,9 @@ def deferred_signals() -> Iterator[Interruption]:
         interruption.heard.add(number)
         for each, handler in at_once.items():
             signal.signal(each, handler)
-        print(
+        tell(
             f"{interruption.name}: finishing the steps under way, then saving; a second signal "
-            "stops at once",
-            file=sys.stderr,
+            "stops at once"
         )
 
     for number in at_once:

@@ -1,20 +1,60 @@
 """What a run says while it trains: a progress bar on a terminal, plain lines elsewhere."""
 
 import contextlib
-from typing import Any
+import os
+import sys
+from collections.abc import Iterator
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparsemlp.files import Record
 
+_BEHIND = "rich_proxied_file"
+"""Attribute of what rich puts in the place of standard output: what it stands for."""
+
 
 class TalkativeConsole(Console):
-    """A console whose reader may go away, as `| head` does, without ending the run."""
+    """A console whose reader or terminal may go away without ending the run.
 
-    def on_broken_pipe(self) -> None:
-        """Goes on in silence."""
-        self.quiet = True
+    So do `| head` and a connection that is closed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, file=cast(IO[str], _StandardOutput()))
+
+
+class _StandardOutput:
+    """Standard output, which goes on in silence when nobody takes what is written to it."""
+
+    @property
+    def _file(self) -> Any:
+        """Behind what rich puts in its place while a bar is shown."""
+        return getattr(sys.stdout, _BEHIND, sys.stdout)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == _BEHIND:
+            raise AttributeError(name)
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        with self._silent_if_refused():
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._silent_if_refused():
+            self._file.flush()
+
+    @contextlib.contextmanager
+    def _silent_if_refused(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            # What is still in the buffer goes nowhere, now and when the program ends.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
 
 
 def say(console: Console, line: str, style: str | None = None) -> None:

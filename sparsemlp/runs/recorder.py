@@ -170,17 +170,26 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         self._best.hear(epoch, float(record["test_top1"]))
         return state, record
 
-    def offer(self, step: int, state: TrainState, seconds: float, *, now: bool) -> None:
+    def offer(
+        self,
+        step: int,
+        state: TrainState,
+        seconds: float,
+        *,
+        counted: Mapping[str, float] | None = None,
+        now: bool,
+    ) -> None:
         """Saves the state if it is time; an epoch that was the best so far will not be lost.
 
         Args:
           step: steps done.
           state: the state after them.
           seconds: time that the epoch under way has spent in the training programs.
+          counted: what else it has counted, as `PhasedTrainer.counted`.
           now: whether to save whatever the time.
         """
-        best = self._best.take()
-        self._keeper.offer(step, own_copy(state), self._metadata(seconds), best, now=now)
+        best, metadata = self._best.take(), self._metadata(seconds, counted)
+        self._keeper.offer(step, own_copy(state), metadata, best, now=now)
 
     def save_waiting(self) -> None:
         """Saves the best epoch since the last save, if there is one."""
@@ -207,10 +216,11 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
             f"on with --resume {self.folder.path} --allow-nan"
         )
 
-    def _metadata(self, seconds: float) -> Record:
+    def _metadata(self, seconds: float, counted: Mapping[str, float] | None = None) -> Record:
         dataset = self.setup.dataset
         return {
             "seconds": seconds,
+            "counted": dict(counted or {}),
             "dataset": dataset.source,
             "data": dataset.digest,
             "options": lasting_options(self.setup.settings),

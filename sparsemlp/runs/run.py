@@ -117,7 +117,8 @@ class Run:
                     reporter.epoch(record)
                 _, signal = agree(0, interruption.signal)
                 last = step == total_steps or signal is not None
-                recorder.offer(step, state, trainer.seconds, now=last)
+                counted = trainer.counted()
+                recorder.offer(step, state, trainer.seconds, counted=counted, now=last)
                 if signal is not None:
                     interruption.signal = signal
                     break
@@ -129,7 +130,11 @@ class Run:
         require_alike({"the checksum of the data": self.setup.dataset.digest})
         restored = recorder.restore() if resume else None
         recorder.describe()
-        found = None if restored is None else (restored.step, restored.metadata["seconds"])
+        found = None
+        if restored is not None:
+            # Of this process alone, and of none in a run that an older version began.
+            self.trainer.go_on_from(restored.metadata.get("counted", {}))
+            found = restored.step, restored.metadata["seconds"]
         own = initial_state(self.setup.program) if restored is None else restored.state
         begun = shared(lambda: found)
         state = replicate_first(own, self.setup.program.mesh)

@@ -3,6 +3,7 @@
 import collections
 import functools
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -143,7 +144,18 @@ class StreamTrainer(PhasedTrainer):
         """Of an epoch, in this process: seconds waiting for images, and how many are unreadable."""
         waited, self.seconds_waiting = self.seconds_waiting, 0.0
         unreadable = {f"{name}_unreadable": count for name, count in self._unreadable.items()}
+        self._unreadable["training"] = 0
         return {"seconds_waiting": waited} | unreadable
+
+    def counted(self) -> dict[str, float]:
+        """Of the epoch under way: seconds waiting for images, and how many are unreadable."""
+        unreadable = self._unreadable["training"]
+        return {"seconds_waiting": self.seconds_waiting, "training_unreadable": unreadable}
+
+    def go_on_from(self, counted: Mapping[str, float]) -> None:
+        """Counts on from there."""
+        self.seconds_waiting = float(counted.get("seconds_waiting", 0.0))
+        self._unreadable["training"] = int(counted.get("training_unreadable", 0))
 
     def _evaluate_all(
         self, name: str, source: ImageSource, state: TrainState, phase: Phase
@@ -189,6 +201,7 @@ class StreamTrainer(PhasedTrainer):
                 epoch=epoch,
                 step=position,
                 multiple=1 if mesh is None else mesh.size,
+                n_unreadable=self._unreadable["training"],
                 **self._reading,
             )
         return self._training

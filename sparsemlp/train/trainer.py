@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -99,6 +100,14 @@ class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
     def measures(self) -> dict[str, float]:
         """What else there is to say of an epoch, once it is over."""
         return {}
+
+    def counted(self) -> dict[str, float]:
+        """What `measures` would have to know of an epoch under way that another process ends."""
+        return {}
+
+    def go_on_from(self, counted: Mapping[str, float]) -> None:
+        """Takes over what `counted` said in the process that began the epoch."""
+        del counted
 
     def _evaluate(self, state: TrainState, phase: Phase, batches: Any) -> Evaluation:
         arguments = (*state.evaluated, state.memory, *batches)

@@ -30,3 +30,13 @@ def test_a_reason_is_one_line_in_the_words_of_the_system_where_it_can_be():
     assert reason(wrapped) == full
     assert reason(ValueError("first\nsecond")) == "first"
     assert reason(ValueError()) == "ValueError"
+
+
+def test_who_ends_the_process_at_once_hears_nothing_of_what_was_under_way(monkeypatch):
+    logger = logging.getLogger("absl")
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", False)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with pytest.raises(KeyboardInterrupt), quiet_orbax():
+        raise KeyboardInterrupt
+    assert logger.disabled

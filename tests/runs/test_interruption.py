@@ -95,3 +95,17 @@ def test_noted_signals_never_act_and_are_all_remembered():
             signal.raise_signal(number)
         assert interruption.signal == signal.SIGTERM
         assert interruption.heard == {signal.SIGTERM, signal.SIGUSR2}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_noted_where_nobody_reads_what_is_said_of_it(monkeypatch, number):
+    """Ctrl-C under `2>&1 | tee log` reaches tee too, which may be gone before."""
+
+    class Gone:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stderr", Gone())
+    with deferred_signals() as interruption:
+        signal.raise_signal(number)
+        assert interruption.signal == number

@@ -1,7 +1,10 @@
 """Lines where nobody watches, a bar where somebody does."""
 
 import io
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -101,3 +104,40 @@ def test_an_error_leaves_the_terminal_in_order(file):
     with pytest.raises(ZeroDivisionError), Reporter(1, console):
         raise ZeroDivisionError
     assert "\x1b[?25h" in file.getvalue()
+
+
+TALK = """
+import os
+from sparsemlp.runs.progress import Reporter
+
+with Reporter(200) as reporter:
+    reporter.say("first")
+    {goes_away}
+    for _ in range(3):
+        reporter.waiting("evaluating")
+        reporter.say("nobody hears this")
+os.write({told}, b"done")
+"""
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_whoever_reads_may_go_away(is_terminal):
+    """A pipe that is closed, or a terminal: an error of its own, and a bar that moves."""
+    reader, writer = os.openpty() if is_terminal else os.pipe()
+    told, tell = os.pipe()
+    # The process closes its copy of the reading end, which is the last one then.
+    code = TALK.format(goes_away=f"os.close({reader})", told=tell)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        pass_fds=(reader, tell),
+        start_new_session=True,
+    )
+    os.close(tell)
+    os.close(writer)
+    os.close(reader)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (0, b"")
+    assert os.read(told, 10) == b"done"
+    os.close(told)

@@ -1,6 +1,8 @@
 """Events of a run are scalars under their step, and those of a part that is redone are purged."""
 
+import errno
 import itertools
+import os
 import struct
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, SaveError
 from sparsemlp.runs.tensorboard import TensorBoard
 
 RECORD = {
@@ -104,3 +106,24 @@ def test_events_are_on_the_disk_after_every_record(tmp_path):
         steps = {s for _, s in scalars(tmp_path)}
         assert steps == set(itertools.takewhile(lambda s, step=step: s <= step, (1, 2, 3)))
     board.close()
+
+
+def test_a_full_disk_is_told_in_a_line(tmp_path, monkeypatch):
+    record_writer = pytest.importorskip("tensorboardX.record_writer").RecordWriter
+    board = TensorBoard(tmp_path, 0)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(record_writer, "write", refuse)
+    with pytest.raises(SaveError, match=f"cannot write to {tmp_path}: No space left on device"):
+        board.write(RECORD | {"step": 1})
+    monkeypatch.undo()
+    board.close()
+
+
+def test_a_folder_that_cannot_be_is_told_in_a_line(tmp_path):
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "events").write_text("")
+    with pytest.raises(SaveError, match="events: File exists; make room there and continue"):
+        TensorBoard(tmp_path / "events", 10)

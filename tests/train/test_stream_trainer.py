@@ -195,6 +195,33 @@ def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path
     assert trainer.measures()["seconds_waiting"] == 0
 
 
+@pytest.mark.filterwarnings("ignore:.* cannot be read")
+@pytest.mark.parametrize("n_steps", [1, 2, 3])
+def test_an_epoch_that_another_process_ends_has_its_counts_in_the_record(
+    tmp_path: Path, n_steps: int
+):
+    folder = write_folder(tmp_path / "tiny")
+    for name in ("n01_0000", "n01_0001", "n01_0002"):
+        (folder / "train" / "n01" / f"{name}.JPEG").write_bytes(b"no image")
+    damaged = open_image_set(str(folder), image_size=tiny_stream.IMAGE_SIZE)
+    chosen = settings(damaged, unreadable=0.5)
+    with trainer_of(damaged, chosen) as whole:
+        trained(whole, seconds=0.0, last=3)
+        expected = whole.measures()
+    with trainer_of(damaged, chosen) as first:
+        state = trained(first, seconds=0.0, last=n_steps)
+        if n_steps == 3:
+            assert first.measures()["training_unreadable"] == expected["training_unreadable"]
+        counted = first.counted()
+    with trainer_of(damaged, chosen) as second:
+        second.go_on_from(counted)
+        for step in range(n_steps, 6 if n_steps == 3 else 3):
+            state, _, _ = second.train(state, *divmod(step, 3), seconds=0.0, phase=MASKED)
+        found = second.measures()
+    assert found["training_unreadable"] == expected["training_unreadable"] >= 2
+    assert found["seconds_waiting"] >= counted["seconds_waiting"]
+
+
 def test_a_set_without_a_readable_image_is_refused(tmp_path: Path):
     folder = write_folder(tmp_path / "tiny")
     for image in (folder / "val").rglob("*.JPEG"):

@@ -58,6 +58,7 @@ class Pipeline:
       n_workers: Worker processes that decode; 0 does it in a thread of this process, and None
         takes as many as there are cores.
       largest_unreadable_share: Of the rows of this process in an epoch.
+      n_unreadable: How many were in that epoch before the first batch.
 
     Raises:
       InputError: A value that breaks a rule, or grain is missing.
@@ -73,6 +74,7 @@ class Pipeline:
         step: int = 0,
         n_workers: int | None = None,
         largest_unreadable_share: float = LARGEST_SHARE,
+        n_unreadable: int = 0,
     ) -> None:
         if n_workers is None:
             n_workers = _usable_cores()
@@ -85,6 +87,8 @@ class Pipeline:
             -(-plan.n_images // plan.n_processes),
             largest_unreadable_share,
             replaced=plan.seed is not None,
+            epoch=epoch,
+            count=n_unreadable,
         )
         n_ahead = -(-_BATCHES_AHEAD * plan.n_chunks(0) // max(1, n_workers))
         self._image_size = image_size
@@ -112,7 +116,7 @@ class Pipeline:
     def n_unreadable(self) -> int:
         """Rows whose image cannot be read, so far in the epoch of the batch handed out last.
 
-        Of this process alone, and of the batches that this pipeline handed out.
+        Of this process alone, of the batches that this pipeline handed out and those before.
         """
         return self._unreadable.count
 

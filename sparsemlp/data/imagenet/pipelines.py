@@ -19,6 +19,7 @@ def training_pipeline(
     n_processes: int = 1,
     n_workers: int | None = None,
     largest_unreadable_share: float = LARGEST_SHARE,
+    n_unreadable: int = 0,
 ) -> Pipeline:
     """Random crops in a new order each epoch; the last, partial batch counts.
 
@@ -36,6 +37,7 @@ def training_pipeline(
       n_processes: How many there are; each gets as many rows of every batch.
       n_workers: As for `Pipeline`.
       largest_unreadable_share: As for `Pipeline`.
+      n_unreadable: As for `Pipeline`.
 
     Raises:
       InputError: A value that breaks a rule, or grain is missing.
@@ -56,6 +58,7 @@ def training_pipeline(
         step=step,
         n_workers=n_workers,
         largest_unreadable_share=largest_unreadable_share,
+        n_unreadable=n_unreadable,
     )
 
 

@@ -31,18 +31,28 @@ class UnreadableCount:
       n_images: Images in an epoch.
       largest_share: The share of them up to which a run goes on.
       replaced: Whether another image takes the place of each.
+      epoch: The epoch to begin in, from 0.
+      count: So many were counted in it before.
 
     Raises:
       InputError: A share outside [0, 1].
     """
 
-    def __init__(self, n_images: int, largest_share: float, *, replaced: bool) -> None:
+    def __init__(
+        self,
+        n_images: int,
+        largest_share: float,
+        *,
+        replaced: bool,
+        epoch: int = 0,
+        count: int = 0,
+    ) -> None:
         if not 0 <= largest_share <= 1:
             raise InputError(
                 f"a share of {largest_share} unreadable images is none: choose it in [0, 1]"
             )
-        self.count = 0
-        self._epoch = 0
+        self.count = count
+        self._epoch = epoch
         self._n_images = n_images
         self._largest_share = largest_share
         self._what_happens = "replaced by another image" if replaced else "left out"

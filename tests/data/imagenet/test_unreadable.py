@@ -47,3 +47,15 @@ def test_the_error_names_the_first_images_alone():
 def test_a_share_outside_0_to_1_is_an_input_error(share: float):
     with pytest.raises(InputError, match="choose it in"):
         UnreadableCount(10, share, replaced=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_epoch_that_another_process_began_counts_on():
+    count = UnreadableCount(10, 0.2, replaced=True, epoch=1, count=1)
+    count.add(1, images("a"))
+    assert count.count == 2
+    with pytest.raises(InputError, match="3 of 10 images"):
+        count.add(1, images("b"))
+    later = UnreadableCount(10, 0.2, replaced=True, epoch=1, count=2)
+    later.add(2, images("a"))
+    assert later.count == 1
