@@ -1,6 +1,5 @@
 """Masks of a model: selected by the plan, as a tree like the parameters, and by path."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -95,7 +94,7 @@ def list_masks(masks: Mapping[str, Mask], engine: str = "auto") -> dict[str, Mas
     for (grid_shape, _), own in alike.items():
         of_all = list_alike(jnp.stack([mask.kept for mask in own.values()]), grid_shape)
         for (path, mask), lists in zip(own.items(), of_all, strict=True):
-            found[path] = dataclasses.replace(mask, lists=lists)
+            found[path] = mask.with_lists(lists)
     return found
 
 

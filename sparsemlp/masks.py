@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -42,11 +43,7 @@ class _Blocks:
         return down * across
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("kept", "lists"),
-    meta_fields=("kernel_shape", "block"),
-)
+@jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockMask(_Blocks):
     """The kept blocks of a kernel `[in, out]`, a pytree.
@@ -59,18 +56,40 @@ class BlockMask(_Blocks):
       kernel_shape: `(in, out)`.
       block: `(rows, cols)` in the literature's `[out, in]` orientation: a tile of the kernel is
         `(cols, rows)`.
-      lists: the same blocks with their lists, as `mask_trees.list_masks` makes them for engines
-        that use them; whoever replaces `kept` sets this to None. None: every product makes the
-        lists that it needs.
+      lists: the same blocks with their lists, as `with_lists` adds them. A mask that
+        `dataclasses.replace` makes of this one has none.
     """
 
-    lists: ListedBlocks | None = None
+    lists: ListedBlocks | None = dataclasses.field(default=None, init=False)
 
     @classmethod
     def of(cls, kept: KeptBlocks, kernel_shape: tuple[int, int], block: Block) -> "BlockMask":
         """The mask of kept blocks, with their lists or without."""
         lists = kept if isinstance(kept, ListedBlocks) else None
-        return cls(ids_of(kept), kernel_shape, block, lists)
+        return cls(ids_of(kept), kernel_shape, block).with_lists(lists)
+
+    def with_lists(self, lists: ListedBlocks | None) -> "BlockMask":
+        """This mask with the lists of its kept blocks, for engines that walk them.
+
+        Without, every product makes those that it needs. `mask_trees.list_masks` makes them.
+        """
+        return self.tree_unflatten((self.kernel_shape, self.block), (self.kept, lists))
+
+    def tree_flatten_with_keys(self) -> tuple[Any, tuple[tuple[int, int], Block]]:
+        """The arrays, positions being data, and what is static."""
+        names = (jax.tree_util.GetAttrKey(name) for name in ("kept", "lists"))
+        children = tuple(zip(names, (self.kept, self.lists), strict=True))
+        return children, (self.kernel_shape, self.block)
+
+    @classmethod
+    def tree_unflatten(
+        cls, static: tuple[tuple[int, int], Block], children: Sequence[Any]
+    ) -> "BlockMask":
+        """The mask of what `tree_flatten_with_keys` took apart."""
+        kept, lists = children
+        mask = cls(kept, *static)
+        object.__setattr__(mask, "lists", lists)
+        return mask
 
     @property
     def listed(self) -> KeptBlocks:

@@ -1,10 +1,13 @@
 """A mask in its three forms: ids, block grid, one boolean a weight."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.lists import list_alike
 from sparsemlp import sparse_linear
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask, GridMask
@@ -156,3 +159,17 @@ def test_ids_in_a_list_are_refused_with_the_way_out():
     mask = BlockMask([0, 3], (8, 8), (4, 4))
     with pytest.raises(InputError, match="kept of a BlockMask is a list: give an array"):
         sparse_linear(jnp.ones((2, 8)), jnp.ones((8, 8)), mask=mask)
+
+
+def test_lists_stay_with_the_blocks_that_they_are_of():
+    mask = BlockMask(jnp.array([0, 3], jnp.int32), (8, 8), (4, 4))
+    listed = mask.with_lists(list_alike(mask.kept[None], (2, 2))[0])
+    leaves, structure = jax.tree.flatten(listed)
+    again = jax.tree.unflatten(structure, leaves)
+    assert again.lists is not None
+    np.testing.assert_array_equal(again.grid(), mask.grid())
+    other = dataclasses.replace(listed, kept=jnp.array([1, 2], jnp.int32))
+    assert other.lists is None
+    np.testing.assert_array_equal(np.flatnonzero(other.grid()), [1, 2])
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(mask)]
+    assert names == [".kept"]

@@ -136,6 +136,8 @@ def _products(folder: Path, is_measured: bool, ceilings: Ceilings) -> Iterator[s
         return
     peers = {record["key"]: record["phases"] for record in History(folder / "peers.jsonl").read()}
     yield from (_title("Products", is_measured), "")
+    yield "Engines are given the lists of kept blocks, which a step makes once: `metadata`."
+    yield ""
     yield from _head(
         "layer, block, ratio, rows, dtype, phase, by, µs, dense / this, TFLOP/s, GB/s, roofline"
     )
