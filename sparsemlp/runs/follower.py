@@ -1,6 +1,6 @@
 """The recorder of a process other than the first: it computes the same, and writes nothing."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from sparsemlp.checkpoints.checkpoint import Restored
@@ -34,15 +34,7 @@ class Follower(Recorder):
         """Takes over the records of process 0."""
         self.history = Recollection(shared(self.history.read))
 
-    def offer(
-        self,
-        step: int,
-        state: TrainState,
-        seconds: float,
-        *,
-        counted: Mapping[str, float] | None = None,
-        now: bool,
-    ) -> None:
+    def offer(self, *_: Any, **__: Any) -> None:
         """Leaves the checkpoint to process 0."""
 
     def save_waiting(self) -> None:

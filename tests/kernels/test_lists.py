@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_layout
 
 from pallas_kernels import lists
 from pallas_kernels.lists import (
@@ -16,14 +17,8 @@ from pallas_kernels.lists import (
     listed,
 )
 
-GRID = (3, 5)
-
-
-@pytest.fixture(scope="module")
-def ids() -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    sizes = (1, 4, 14, 15)
-    return [np.sort(rng.choice(15, size, replace=False)).astype(np.int32) for size in sizes]
+GRID = test_layout.GRID
+ids = test_layout.ids
 
 
 @pytest.mark.parametrize("by", ["rows", "columns"])
