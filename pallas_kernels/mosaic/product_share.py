@@ -32,7 +32,8 @@ class Share(NamedTuple):
     warpgroups multiply them at the same time.
 
     Attributes:
-      before: of each block, column by column, how many entries lie before it (`BlockLists`).
+      before: of each block, column by column, how many entries lie before it (`BlockLists`); or of
+        each column, of a panel in one piece.
       needed: of each piece for each group of columns, which blocks they need
         (`product_tiles.needed_blocks`); None if nobody asks.
       steps: of each piece for each rank of columns, how many entries the longest has

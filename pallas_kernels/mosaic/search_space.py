@@ -8,7 +8,7 @@ from pallas_kernels.mosaic import gradient_cost, mlp_cost, mlp_tiles, product_co
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.tuning import Problem
 
-VERSION = 4
+VERSION = 5
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.
 """
 
