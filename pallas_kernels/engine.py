@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense, tuning
 from pallas_kernels.layout import spread_activation
+from pallas_kernels.lists import ListedBlocks, ids_of
 from pallas_kernels.neighbours import Neighbours, keep_largest
 from pallas_kernels.sparse_layer import Phase, SparseLayer, Weights
 
@@ -74,6 +75,10 @@ class Engine(abc.ABC):
         """
         kernels = ("compact_gradient", "pruned_input_gradient")
         return self.measured or tuning.always_pays(self.name, self.version, kernels)
+
+    def taken(self, kept: Any) -> Any:
+        """Kept blocks as this engine takes them: without their lists if it does not."""
+        return kept if self.takes_lists or not isinstance(kept, ListedBlocks) else ids_of(kept)
 
     def configurations(self, problem: tuning.Problem) -> Sequence[Any]:
         """How the kernel of a problem can be cut, the heuristic's choice first; none: no choice.

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pallas_kernels import Engine, SparseLayer, dense, layout
-from pallas_kernels.lists import ListedBlocks, ids_of
 from sparsemlp.activations import CompactActivation
 from sparsemlp.engines import check_engine, choose_engine, choose_for_grid
 from sparsemlp.errors import InputError
@@ -107,14 +106,11 @@ def sparse_linear(
             choose_engine(engine, layer, "kernel_gradient", n_rows),
         )
     products = _Products(rules, layer, backward, *engines)
-    kept = KeptByProduct(*map(_without_lists, engines, mask.by_product))
+    by_engine = zip(engines, mask.by_product, strict=True)
+    kept = KeptByProduct(*(engine.taken(blocks) for engine, blocks in by_engine))
     operands, structure = jax.tree.flatten((x, kernel, bias, kept))
     operands = jax.tree.unflatten(structure, varying_alike(*operands))
     return _masked_linear(products, *operands, rng)
-
-
-def _without_lists(engine: Engine, kept: Any) -> Any:
-    return kept if engine.takes_lists or not isinstance(kept, ListedBlocks) else ids_of(kept)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import Engine, SparseLayer, Weights
-from pallas_kernels.lists import KeptBlocks, ListedBlocks, ids_of
+from pallas_kernels.lists import KeptBlocks, ListedBlocks
 from sparsemlp.engines import choose_fused
 from sparsemlp.errors import InputError
 from sparsemlp.gelu import gelu
@@ -91,7 +91,7 @@ class _Operands(NamedTuple):
 
 def _kept_of(engine: Engine, *layers: Linear) -> list[KeptBlocks]:
     masks = [layer.mask for layer in layers if isinstance(layer.mask, BlockMask)]
-    return [mask.listed if engine.takes_lists else ids_of(mask.listed) for mask in masks]
+    return [engine.taken(mask.listed) for mask in masks]
 
 
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:

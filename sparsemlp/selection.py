@@ -172,7 +172,7 @@ def scores_of(
       InputError: the function does not return one score for each block.
     """
     function = score if callable(score) else SCORES[score]
-    scores = function(jax.lax.stop_gradient(blocks))
+    scores = jax.lax.stop_gradient(function(jax.lax.stop_gradient(blocks)))
     if scores.shape != blocks.shape[:2]:
         raise InputError(
             f"a score gives {scores.shape} for blocks {blocks.shape}: it must give one number for "

@@ -66,5 +66,5 @@ def _sides(
                 f"padding {padding!r} is not understood: SAME, VALID, pixels on every side, or "
                 "((above, below), (left, right))"
             ) from error
-        down, across = (int(above), int(below)), (int(left), int(right))
+        down, across = (above, below), (left, right)
     return (int(down[0]), int(down[1])), (int(across[0]), int(across[1]))

@@ -171,5 +171,4 @@ def check_scores(engine: str, found: Mapping[str, Any], right: Mapping[str, Any]
 
 def block_lists(masks: Masks) -> list[Mask]:
     """The masks with the lists of their kept blocks, as the kernels of a GPU take them."""
-    bare = {path: dataclasses.replace(mask) for path, mask in flatten_masks(masks).items()}
-    return list(list_masks(bare, "mosaic").values())
+    return list(list_masks(flatten_masks(masks), "mosaic").values())

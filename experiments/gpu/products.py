@@ -13,7 +13,7 @@ from tuning.device_timing import (
     repetitions,
     time_loops,
 )
-from tuning.kernel_problems import kept_blocks, random_rows, taken_by
+from tuning.kernel_problems import kept_blocks, random_rows
 from tuning.watch import Guard, unguarded
 
 from gpu.points import (
@@ -149,13 +149,13 @@ def _engine(engine: Engine, layer: Any, phase: Phase) -> Callable[..., Any]:
     def run(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
         match phase:
             case "forward":
-                return engine.product(x, w, b, taken_by(engine, kept), layer)
+                return engine.product(x, w, b, engine.taken(kept), layer)
             case "input_gradient":
-                return engine.input_gradient(dy, w, taken_by(engine, kept), layer)
+                return engine.input_gradient(dy, w, engine.taken(kept), layer)
             case "kernel_gradient":
-                return engine.kernel_gradient(x, dy, taken_by(engine, kept), layer)
+                return engine.kernel_gradient(x, dy, engine.taken(kept), layer)
             case "forward_backward":
-                kept = taken_by(engine, kept)
+                kept = engine.taken(kept)
                 y = engine.product(x, w, b, kept, layer)
                 dx = engine.input_gradient(dy, w, kept, layer)
                 return y, dx, *engine.parameter_gradients(x, dy, kept, layer)

@@ -85,11 +85,6 @@ def kept_blocks(layer: SparseLayer) -> ListedBlocks:
     return listed(jnp.asarray(np.sort(drawn), jnp.int32), (down, across))
 
 
-def taken_by(engine: Engine, kept: ListedBlocks) -> Any:
-    """The kept blocks as an engine takes them, with their lists if it can."""
-    return kept if engine.takes_lists else ids_of(kept)
-
-
 def random_rows(layer: SparseLayer, n_rows: int, features: int, seed: int) -> jax.Array:
     """Normal numbers in the shape of x with so many features."""
     shape = (n_rows, features)
@@ -115,21 +110,21 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
     match kernel:
         case "product":
             return Work(
-                lambda e: lambda x, w, b, kept: e.product(x, w, b, taken_by(e, kept), layer),
+                lambda e: lambda x, w, b, kept: e.product(x, w, b, e.taken(kept), layer),
                 lambda x, w, b, kept: dense.product(x, w, b, axis),
                 (x, w, bias, kept_blocks(layer)),
                 n_in,
             )
         case "input_gradient":
             return Work(
-                lambda e: lambda dy, w, kept: e.input_gradient(dy, w, taken_by(e, kept), layer),
+                lambda e: lambda dy, w, kept: e.input_gradient(dy, w, e.taken(kept), layer),
                 lambda dy, w, kept: dense.input_gradient(dy, w, axis),
                 (dy, w, kept_blocks(layer)),
                 n_out,
             )
         case "kernel_gradient":
             return Work(
-                lambda e: lambda x, dy, kept: e.kernel_gradient(x, dy, taken_by(e, kept), layer),
+                lambda e: lambda x, dy, kept: e.kernel_gradient(x, dy, e.taken(kept), layer),
                 lambda x, dy, kept: dense.kernel_gradient(x, dy, axis),
                 (x, dy, kept_blocks(layer)),
                 n_rows,
@@ -172,7 +167,7 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
 
     def sparse(engine: Engine) -> Callable[..., Any]:
         def run(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
-            k1, k2 = (taken_by(engine, kept) for kept in (k1, k2))
+            k1, k2 = (engine.taken(kept) for kept in (k1, k2))
             weights = (Weights(w1, b1, k1), Weights(w2, b2, k2))
             y = engine.mlp(x, weights, (first, second), residual=True)
             return y, engine.mlp_gradients(x, dy, weights, (first, second), residual=True)
