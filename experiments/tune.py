@@ -24,7 +24,15 @@ from typing import Annotated
 import jax
 from rich.console import Console
 from tuning.candidates import measure, plain
-from tuning.kernel_problems import KERNELS, PRODUCTS, gpu_engines, is_able, layer_of, problem_of
+from tuning.kernel_problems import (
+    KERNELS,
+    PAIRS,
+    PRODUCTS,
+    gpu_engines,
+    is_able,
+    layer_of,
+    problem_of,
+)
 from tuning.table import TuningTable, key_of
 from tuning.watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
 
@@ -50,9 +58,10 @@ class Options:
 
     engine: Annotated[tuple[str, ...], open_default("NAME ...", "every engine for GPUs")] = ()
     """Engines to tune."""
-    kernel: tuple[str, ...] = (*PRODUCTS, "mlp")
-    """Kernels: product, input_gradient, kernel_gradient, mlp; compact_gradient (its block is that
-    of the activation), pruned_input_gradient (its block 2x4 keeps 2 of 4 neighbours)."""
+    kernel: tuple[str, ...] = (*PRODUCTS, *PAIRS)
+    """Kernels: product, input_gradient, kernel_gradient, mlp, mlp_gradients; compact_gradient (its
+    block is that of the activation), pruned_input_gradient (its block 2x4 keeps 2 of 4
+    neighbours)."""
     shape: tuple[str, ...] = _SHAPES
     """Inputs and outputs of the layers, INxOUT."""
     block: tuple[str, ...] = ("32x32", "64x64", "128x128")
@@ -110,6 +119,8 @@ def tune(options: Options) -> None:
                 problem = problem_of(engine, kernel, layer, n_rows)
                 if table.has(plain(problem)) or not is_able(engine, kernel, layer):
                     continue
+                if kernel == "mlp_gradients" and not engine.configurations(problem):
+                    continue  # It is timed with `mlp`.
                 if time.monotonic() - began > 60 * options.minutes:
                     print(f"--minutes={options.minutes:g} are over: the same command goes on")
                     return
@@ -182,9 +193,9 @@ def _layer(
     if kernel == "pruned_input_gradient":
         fits = block[0] < block[1] and shape[1] % block[1] == 0
         return SparseLayer(shape, block, 1, axis, "float32") if fits else None
-    if kernel == "mlp" and (options.tokens or shape[0] > shape[1]):
+    if kernel in PAIRS and (options.tokens or shape[0] > shape[1]):
         return None
-    shapes = [shape, *([(shape[1], shape[0])] if kernel == "mlp" else [])]
+    shapes = [shape, *([(shape[1], shape[0])] if kernel in PAIRS else [])]
     if not all(divides(block, own) for own in shapes):
         return None
     return layer_of(shape, block, ratio, axis, "float32")

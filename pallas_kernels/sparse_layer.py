@@ -35,11 +35,12 @@ class SparseLayer:
         Args:
           engine: name of the engine.
           version: of its kernels.
-          kernel: the method of the engine; of the pair of layers that `mlp` is, this is either.
+          kernel: the method of the engine; of the pair of layers that `mlp` and
+            `mlp_gradients` are for, this is either.
           n_rows: rows of x, or samples times channels along the token axis.
         """
         shape = self.kernel_shape
-        if kernel == "mlp":
+        if kernel in ("mlp", "mlp_gradients"):
             shape = (min(shape), max(shape))
         n_kept = self.n_kept * math.prod(self.block)
         return tuning.Problem(

@@ -37,7 +37,7 @@ class Problem:
       engine: name of the engine.
       version: of the engine's kernels; measurements of another version are of no use.
       kernel: the method of the engine: `product`, `input_gradient`, `kernel_gradient`, `mlp`,
-        `compact_gradient`, `pruned_input_gradient`.
+        `mlp_gradients`, `compact_gradient`, `pruned_input_gradient`.
       dtype: of the operands.
       block: of the mask, rows over outputs; of the activation in `compact_gradient`; N and M in
         `pruned_input_gradient`.
@@ -153,7 +153,7 @@ def configure[C](problem: Problem, heuristic: C) -> C:
       heuristic: the configuration where nothing was measured, a dataclass.
     """
     forced = _FORCED.get()
-    if isinstance(forced, type(heuristic)):
+    if type(forced) is type(heuristic):
         return forced
     for entry in entries_here(problem.engine, problem.version):
         if entry.problem.key == problem.key and entry.configuration:

@@ -53,9 +53,10 @@ def mlp(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The result of `sparse_mlp` and all its gradients, each with its mass, in float64.
 
-    The mass of a number is the sum of the magnitudes of all that it is summed from. If every
-    operand and every intermediate result errs by a share `e` of its own mass, the number errs by
-    `e` times its mass, GELU passing errors on by its derivatives; its own is one of `max(|x|, 1)`.
+    `units` are the hidden ones after GELU, `dunits` is the gradient before it. The mass of a number
+    is the sum of the magnitudes of all that it is summed from. If every operand and every
+    intermediate result errs by a share `e` of its own mass, the number errs by `e` times its mass,
+    GELU passing errors on by its derivatives; its own is one of `max(|x|, 1)`.
     """
     shape, rows = x.shape, (-1, x.shape[-1])
     x, dy = x.reshape(rows), dy.reshape(-1, dy.shape[-1])
@@ -77,6 +78,8 @@ def mlp(
     return {
         "y": (y.reshape(*shape[:-1], -1), y_mass.reshape(*shape[:-1], -1)),
         "dx": (dx.reshape(shape), dx_mass.reshape(shape)),
+        "units": (a, a_mass),
+        "dunits": (dh, dh_mass),
         "dw1": (first.limit(u.T @ dh), u_mass.T @ dh_mass),
         "db1": (dh.sum(axis=0), dh_mass.sum(axis=0)),
         "dw2": (second.limit(a.T @ dz), a_mass.T @ abs(dz)),

@@ -18,7 +18,9 @@ from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.mlp import Linear, sparse_mlp
 
 PRODUCTS = ("product", "input_gradient", "kernel_gradient")
-KERNELS = (*PRODUCTS, "mlp", "compact_gradient", "pruned_input_gradient")
+PAIRS = ("mlp", "mlp_gradients")
+"""Of a layer and its like back: result and gradients, and the gradients alone."""
+KERNELS = (*PRODUCTS, *PAIRS, "compact_gradient", "pruned_input_gradient")
 COMPARED = (*PRODUCTS, "mlp")
 """The kernels that the GPU benchmark compares before it times anything."""
 CHANNELS = 256
@@ -148,13 +150,16 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
                 (dy, w),
                 n_out,
             )
-        case "mlp":
-            return _pair(layer, n_rows, dtype)
+        case "mlp" | "mlp_gradients":
+            return _pair(layer, n_rows, dtype, with_result=kernel == "mlp")
     raise ValueError(f"there is no kernel {kernel!r}: choose one of {', '.join(KERNELS)}")
 
 
-def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
-    """Forward and backward of a layer and its like back, the narrower sides outside."""
+def _pair(layer: SparseLayer, n_rows: int, dtype: Any, *, with_result: bool) -> Work:
+    """Forward, unless without result, and backward of a layer and its like back.
+
+    The narrower sides are outside.
+    """
     narrow, hidden = sorted(layer.kernel_shape)
     first = dataclasses.replace(layer, kernel_shape=(narrow, hidden))
     second = dataclasses.replace(layer, kernel_shape=(hidden, narrow))
@@ -169,8 +174,10 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
         def run(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
             k1, k2 = (engine.taken(kept) for kept in (k1, k2))
             weights = (Weights(w1, b1, k1), Weights(w2, b2, k2))
-            y = engine.mlp(x, weights, (first, second), residual=True)
-            return y, engine.mlp_gradients(x, dy, weights, (first, second), residual=True)
+            gradients = engine.mlp_gradients(x, dy, weights, (first, second), residual=True)
+            if not with_result:
+                return gradients
+            return engine.mlp(x, weights, (first, second), residual=True), gradients
 
         return run
 
@@ -180,7 +187,7 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
             return sparse_mlp(x, Linear(w1, b1), Linear(w2, b2), residual=True)
 
         y, pullback = jax.vjp(pair, x, w1, b1, w2, b2)
-        return y, pullback(dy)
+        return (y, pullback(dy)) if with_result else pullback(dy)
 
     def masked(x: Any, dy: Any, w1: Any, b1: Any, k1: Any, w2: Any, b2: Any, k2: Any) -> Any:
         both = ((ids_of(k1), first), (ids_of(k2), second))
@@ -192,7 +199,7 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
             return sparse_mlp(x, *linears, residual=True, engine="reference")
 
         y, pullback = jax.vjp(pair, x, w1, b1, w2, b2)
-        return y, pullback(dy)
+        return (y, pullback(dy)) if with_result else pullback(dy)
 
     # Rounded on the way: hidden units before and after GELU, their gradient before and after.
     operands = (x, dy, *arrays)
@@ -200,8 +207,8 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any) -> Work:
 
 
 def is_able(engine: Engine, kernel: str, layer: SparseLayer) -> bool:
-    """Whether an engine has a kernel for a layer; for `mlp`, for the layer and its like back."""
-    if kernel == "mlp":
+    """Whether an engine has a kernel for a layer; of `PAIRS`, for it and its like back."""
+    if kernel in PAIRS:
         n_in, n_out = sorted(layer.kernel_shape)
         pair = [dataclasses.replace(layer, kernel_shape=s) for s in ((n_in, n_out), (n_out, n_in))]
         able = all(engine.reason_against(each, "gpu") is None for each in pair)

@@ -1,45 +1,36 @@
 """Engine `mosaic`: Pallas kernels for Hopper and Ampere that load the kept blocks and no others."""
 
 import functools
-import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from pallas_kernels.engine import Engine
-from pallas_kernels.gelu import gelu
 from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.mosaic import (
     ampere_gradient,
     ampere_products,
     gradient,
-    launch,
+    hidden,
+    hidden_cost,
     mlp,
     mlp_cost,
     products,
     search_space,
+    support,
 )
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
-from pallas_kernels.mosaic.ampere_product_tiles import fits
 from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
-from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, is_fusable, pair_of
 from pallas_kernels.mosaic.product_cost import tiles_of
 from pallas_kernels.mosaic.product_tiles import product_of
+from pallas_kernels.mosaic.support import AMPERE, HOPPER
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.tuning import Problem, configure
 
-DTYPES = ("float32", "bfloat16")
-SIDES = (16, 32, 64, 128)
-"""Sides of blocks: of one step of tensor cores at least, and at most what registers hold."""
-HOPPER = "9.0"
-"""Compute capability of the GPUs that have `wgmma`; later ones have others in its place."""
-AMPERE = "8."
-"""What that of GPUs begins with whose kernels copy by `cp.async` and multiply by `mma.sync`."""
-_TF32 = (None, "default", "fastest", "tensorfloat32", "bfloat16", "TF32_TF32_F32")
 _REFERENCE = Reference()
 
 
@@ -74,43 +65,7 @@ class Mosaic(Engine):
 
         Interpreted products of float32 are exact.
         """
-        if platform != "gpu" and not self.interpret:
-            return (
-                f"it is for NVIDIA GPUs and the platform is {platform!r}; where there is one, "
-                "pip install -e '.[cuda13]' makes JAX use it"
-            )
-        if layer.dtype not in DTYPES:
-            return f"it computes {' and '.join(DTYPES)}, not {layer.dtype}"
-        capability = self._capability()
-        is_ampere = capability.startswith(AMPERE)
-        if not is_ampere and capability != HOPPER:
-            return (
-                f"it is for GPUs of compute capability {HOPPER} (Hopper) and {AMPERE}x (Ampere, "
-                f"Ada), not {capability}: engine 'triton' is for others too"
-            )
-        if is_ampere and layer.dtype != "bfloat16":
-            return (
-                f"on a GPU of compute capability {capability} it computes bfloat16, not "
-                f"{layer.dtype}: engine 'triton' computes both"
-            )
-        is_masked = layer.n_kept * math.prod(layer.block) < math.prod(layer.kernel_shape)
-        rows, cols = layer.block
-        if is_masked and not set(layer.block) <= set(SIDES):
-            sides = ", ".join(map(str, SIDES))
-            return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
-        if is_masked and is_ampere and not fits(layer.block, shared_memory_bytes(capability)):
-            return (
-                f"on a GPU of compute capability {capability} blocks of {rows}x{cols} are too "
-                "small to be copied by a warpgroup or too large for shared memory: engine 'triton' "
-                "takes them"
-            )
-        precision = jax.config.jax_default_matmul_precision
-        if layer.dtype == "float32" and precision not in _TF32 and not self.interpret:
-            return (
-                "it multiplies float32 in TF32, and jax_default_matmul_precision is "
-                f"{precision!r}: engine 'triton' goes by that"
-            )
-        return launch.missing(self.interpret)
+        return support.reason_against(layer, platform, self._capability(), interpret=self.interpret)
 
     def configurations(self, problem: Problem) -> list[Any]:
         """The shortest time on paper first; none on Ampere, whose cuts are fixed."""
@@ -181,13 +136,13 @@ class Mosaic(Engine):
         if not x.size:
             return jnp.zeros((*x.shape[:-1], layers[1].kernel_shape[1]), x.dtype)
         rows = x.reshape(-1, x.shape[-1])
-        tiles = self._mlp_tiles(layers, rows.shape[0])
-        if tiles != APART:
+        tiles = self._tiles_of_pair(mlp_cost.tiles_of, layers, "mlp", rows.shape[0])
+        if tiles is not None:
             y = mlp.mlp(rows, weights, layers, tiles, residual=residual, interpret=self.interpret)
             return y.reshape(x.shape)
         kernel, bias, kept = weights[0]
-        hidden = self._multiply(x, kernel, bias, kept, layers[0], transposed=False, with_gelu=True)
-        y = self.product(hidden, *weights[1], layers[1])
+        units = self._multiply(x, kernel, bias, kept, layers[0], transposed=False, with_gelu=True)
+        y = self.product(units, *weights[1], layers[1])
         return x + y if residual else y
 
     def mlp_gradients(
@@ -198,37 +153,50 @@ class Mosaic(Engine):
         layers: tuple[SparseLayer, SparseLayer],
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
-        """The gradients of x and of both layers; the hidden units are computed again from x."""
-        (w1, b1, kept1), (w2, b2, kept2) = weights
+        """The gradients of x and of both layers; the hidden units are computed again from x.
+
+        On Hopper one kernel gives them and their gradient, where that costs less on paper or was
+        measured to; else there are two products, and XLA computes GELU.
+        """
+        (w1, b1, kept1), (_, b2, kept2) = weights
         shape, width = x.shape, dy.shape[-1]
         x, dy = x.reshape(-1, shape[-1]), dy.reshape(-1, width)
-        before = self.product(x, w1, b1, kept1, layers[0])
-        hidden, slope = gelu(before.astype(jnp.float32))
-        dhidden = self.input_gradient(dy, w2, kept2, layers[1]).astype(jnp.float32) * slope
-        # Where a kernel reads them turned, XLA would turn all on the way to them, in float32, and
-        # it would keep that for the sum of the bias as well.
-        hidden, dhidden = jax.lax.optimization_barrier(
-            with_layout_constraint(
-                (hidden.astype(x.dtype), dhidden.astype(x.dtype)), Layout((0, 1))
-            )
-        )
-        dw1, db1 = self.parameter_gradients(x, dhidden, kept1, layers[0])
-        dw2, db2 = self.parameter_gradients(hidden, dy, kept2, layers[1])
-        dx = self.input_gradient(dhidden, w1, kept1, layers[0])
+        units, dunits = self._hidden_units(x, dy, weights, layers)
+        dw1, db1 = self.parameter_gradients(x, dunits, kept1, layers[0])
+        dw2, db2 = self.parameter_gradients(units, dy, kept2, layers[1])
+        dx = self.input_gradient(dunits, w1, kept1, layers[0])
         first = Weights(dw1, None if b1 is None else db1)
         second = Weights(dw2, None if b2 is None else db2)
         dx = dx + dy if residual else dx
         return dx.reshape(shape), (first, second)
 
-    def _mlp_tiles(self, layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> MlpTiles:
-        """How two layers are fused on Hopper, if they are."""
-        if self._capability().startswith(AMPERE) or not is_fusable(layers):
-            return APART
-        pair = pair_of(layers, n_rows)
-        problem = layers[0].problem(self.name, self.version, "mlp", n_rows)
-        heuristic = mlp_cost.by_cost(pair)[0]
-        tiles = configure(problem, heuristic)
-        return tiles if tiles == APART or tiles.covers(pair) else heuristic
+    def _hidden_units(
+        self,
+        x: Float[Array, "rows in"],
+        dy: Float[Array, "rows out"],
+        weights: tuple[Weights, Weights],
+        layers: tuple[SparseLayer, SparseLayer],
+    ) -> tuple[Float[Array, "rows units"], Float[Array, "rows units"]]:
+        """Hidden units after GELU, and the gradient before it."""
+        tiles = self._tiles_of_pair(hidden_cost.tiles_of, layers, "mlp_gradients", x.shape[0])
+        if x.size and tiles is not None:
+            return hidden.hidden_units(x, dy, weights, layers, tiles, interpret=self.interpret)
+        (w1, b1, kept1), (w2, _, kept2) = weights
+        before = self.product(x, w1, b1, kept1, layers[0])
+        after = self.input_gradient(dy, w2, kept2, layers[1])
+        return hidden.through_gelu(before, after)
+
+    def _tiles_of_pair(
+        self,
+        tiles_of: Callable[[tuple[SparseLayer, SparseLayer], Problem], Any],
+        layers: tuple[SparseLayer, SparseLayer],
+        method: str,
+        n_rows: int,
+    ) -> Any:
+        """How a kernel for two layers is cut on Hopper; None where it is not taken."""
+        if self._capability().startswith(AMPERE):
+            return None
+        return tiles_of(layers, layers[0].problem(self.name, self.version, method, n_rows))
 
     def _multiply(
         self,

@@ -108,23 +108,23 @@ def launch(
     operands: Sequence[Array],
     *,
     grid: tuple[int, ...],
-    out: jax.ShapeDtypeStruct,
+    out: Any,
     scratch: dict[str, Any],
     n_warpgroups: int,
     interpret: bool,
     cluster: int = 1,
-) -> Array:
+) -> Any:
     """Runs a kernel once for every point of a grid.
 
     Args:
       name: what the kernel is called in a profile.
-      kernel: takes a reference to global memory for each operand and for the result, and `scratch`
+      kernel: takes a reference to global memory for each operand and each result, and `scratch`
         by name. It reads its place in the grid from the axes `x`, `y` and its thread's number from
         `WARPGROUP`.
       operands: arrays.
       grid: how many clusters of programs there are along `x`, which runs fastest, and `y`, of
         which a GPU has 65535 at most.
-      out: shape and dtype of the result.
+      out: shape and dtype of the result, a `jax.ShapeDtypeStruct`; or a tuple of several.
       scratch: shared memory and barriers.
       n_warpgroups: threads of a program.
       interpret: whether JAX interprets the kernel, on any platform, and looks for races.
@@ -147,10 +147,14 @@ def launch(
     operands = [a.astype(jnp.int32) if a.dtype.kind == "i" else a for a in operands]
     with jax.enable_x64(False):
         result = run(*operands)
-    # Under `shard_map` the result differs on the devices that any operand differs on.
+    # Under `shard_map` the results differ on the devices that any operand differs on.
     vary = frozenset[str]().union(*(jax.typeof(a).manual_axis_type.varying for a in operands))
-    axes = tuple(vary - jax.typeof(result).manual_axis_type.varying)
-    return jax.lax.pcast(result, axes, to="varying") if axes else result
+
+    def varying(a: Array) -> Array:
+        axes = tuple(vary - jax.typeof(a).manual_axis_type.varying)
+        return jax.lax.pcast(a, axes, to="varying") if axes else a
+
+    return jax.tree.map(varying, result)
 
 
 def place(n_shares: int, cluster: int = 1) -> tuple[Array, Array]:

@@ -5,11 +5,22 @@ time of GELU: a fused program computes it of all hidden units of its rows, which
 out otherwise if there are few rows.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic import product_cost
-from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, Pair, search_space
+from pallas_kernels.mosaic.mlp_tiles import (
+    APART,
+    MlpTiles,
+    Pair,
+    is_fusable,
+    pair_of,
+    search_space,
+)
+from pallas_kernels.sparse_layer import SparseLayer
+from pallas_kernels.tuning import Problem, configure
 
 GELU_SECONDS = 27 / (128 * 1.7e9)
 """Of a number on a multiprocessor: 27 operations, 128 at once, at 1.7 GHz; assumed."""
@@ -30,10 +41,10 @@ def seconds(pair: Pair, tiles: MlpTiles) -> float:
     loaded = n_programs * (kept / tiles.cluster + panel) * itemsize
     multiplied = product_cost.in_waves(n_programs, tiles.cluster, loaded, steps)
     units = tiles.first.rows * first.n_lines * first.width
-    return multiplied + _gelu_seconds(n_programs, tiles.cluster, units)
+    return multiplied + gelu_seconds(n_programs, tiles.cluster, units)
 
 
-def _gelu_seconds(n_programs: int, cluster: int, units: int) -> float:
+def gelu_seconds(n_programs: int, cluster: int, units: int) -> float:
     """The time of GELU, of so many numbers in each program."""
     return pl.cdiv(n_programs, product_cost.PLACES[cluster]) * units * GELU_SECONDS
 
@@ -45,8 +56,42 @@ def apart_seconds(pair: Pair) -> float:
     cuts = [product_cost.tiles_of(product) for product in pair]
     products = (product_cost.seconds(*each) for each in zip(pair, cuts, strict=True))
     n_programs = cuts[0].n_tiles(pair.first) * cuts[0].n_shares(pair.first)
-    gelu = _gelu_seconds(n_programs, cuts[0].cluster, -(-hidden // n_programs))
+    gelu = gelu_seconds(n_programs, cuts[0].cluster, -(-hidden // n_programs))
     return sum(products) + written + gelu
+
+
+def tiles_of(layers: tuple[SparseLayer, SparseLayer], problem: Problem) -> MlpTiles | None:
+    """How two layers are cut, as was measured to be best or else costs least on paper.
+
+    Args:
+      layers: both.
+      problem: what the kernel is asked to do.
+
+    Returns:
+      None where one product after the other is better, or all there is.
+    """
+    if not is_fusable(layers):
+        return None
+    pair = pair_of(layers, problem.n_rows)
+    return chosen(by_cost(pair), problem, pair, APART)
+
+
+def chosen(ranked: list[Any], problem: Problem, pair: Any, apart: Any) -> Any:
+    """The cut that was measured to be best, if it is one of a pair, or else the first on paper.
+
+    Args:
+      ranked: every cut.
+      problem: what was measured.
+      pair: what is cut.
+      apart: stands for one product after the other.
+
+    Returns:
+      None for that.
+    """
+    tiles = configure(problem, ranked[0])
+    if tiles != apart and not tiles.covers(pair):
+        tiles = ranked[0]
+    return None if tiles == apart else tiles
 
 
 def by_cost(pair: Pair) -> list[MlpTiles]:

@@ -17,26 +17,33 @@ class Copying(Program):
 
     def copy(self) -> None:
         """What the copying warpgroup does."""
-
-        def group(turn: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-            def of_piece(piece: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-                use, step = state
-                if not self.is_whole:
-                    self.fetch_piece(use, piece, self.share.needs(turn, piece))
-                for rank in range(self.tiles.lines):
-                    step = self.fetch_blocks(turn, rank, piece, step)
-                return use + 1, step
-
-            return jax.lax.fori_loop(0, self.tiles.pieces, of_piece, state)
-
         if self.is_whole:
             self.fetch_piece(jnp.int32(0), jnp.int32(0), None)
         start = jnp.int32(0), jnp.int32(0)
-        n_uses, n_steps = jax.lax.fori_loop(0, self.share.n_turns(), group, start)
-        self.await_end(n_steps)
-        if not self.is_whole:
-            for more in range(2):
-                self._free_buffer(n_uses + more)
+        uses = jax.lax.fori_loop(0, self.share.n_turns(), self.fetch_turn, start)
+        self.await_end(uses[1])
+        self.await_panels(uses[0])
+
+    def fetch_turn(self, turn: Array, uses: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Starts the copies of a group of columns.
+
+        Args:
+          turn: which group.
+          uses: how often the buffers of the panel, and those of the ring, were used before.
+
+        Returns:
+          How often they are used with it.
+        """
+
+        def of_piece(piece: Array, uses: tuple[Array, Array]) -> tuple[Array, Array]:
+            use, step = uses
+            if not self.is_whole:
+                self.fetch_piece(use, piece, self.share.needs(turn, piece))
+            for rank in range(self.tiles.lines):
+                step = self.fetch_blocks(turn, rank, piece, step)
+            return use + 1, step
+
+        return jax.lax.fori_loop(0, self.tiles.pieces, of_piece, uses)
 
     def await_end(self, n_steps: Array) -> None:
         """Waits until all programs of the cluster are done with the ring, after so many uses.
@@ -46,6 +53,12 @@ class Copying(Program):
         """
         for more in range(self.tiles.stages):
             self._free_slot(n_steps + more)
+
+    def await_panels(self, n_uses: Array) -> None:
+        """Waits until nobody reads a panel in pieces, after so many uses of its buffers."""
+        if not self.is_whole:
+            for more in range(2):
+                self._free_buffer(n_uses + more)
 
     def fetch_piece(self, use: Array, piece: Array, needed: Array | None) -> None:
         """Starts the copies of a piece of the panel, the buffers' `use`th.

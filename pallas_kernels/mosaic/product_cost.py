@@ -55,13 +55,24 @@ def seconds(product: Product, tiles: Tiles) -> float:
     for narrow blocks reading takes longer. Columns abreast wait for the longest of them; whole
     columns are sorted by their length, what lies in a piece is not.
     """
-    is_whole = tiles.pieces == 1
-    n_blocks = product.n_blocks if is_whole else tiles.blocks
-    step, longest = steps_of(product, tiles, n_blocks, is_sorted=is_whole)
-    n_groups, n_shares = pl.cdiv(product.n_lines, tiles.group), tiles.n_shares(product)
-    steps = pl.cdiv(n_groups, n_shares) * tiles.lines * tiles.pieces * longest
-    n_programs = tiles.n_tiles(product) * n_shares
-    return in_waves(n_programs, tiles.cluster, loaded_bytes(product, tiles), steps * step)
+    n_programs = tiles.n_tiles(product) * tiles.n_shares(product)
+    steps = program_seconds(product, tiles, is_sorted=tiles.pieces == 1)
+    return in_waves(n_programs, tiles.cluster, loaded_bytes(product, tiles), steps)
+
+
+def program_seconds(product: Product, tiles: Tiles, *, is_sorted: bool) -> float:
+    """The time of the steps of one program, whatever it loads.
+
+    Args:
+      product: what is computed.
+      tiles: how it is cut.
+      is_sorted: whether columns abreast are of about one length.
+    """
+    n_blocks = product.n_blocks if tiles.pieces == 1 else tiles.blocks
+    step, longest = steps_of(product, tiles, n_blocks, is_sorted=is_sorted)
+    n_groups = pl.cdiv(product.n_lines, tiles.group)
+    n_turns = pl.cdiv(n_groups, tiles.n_shares(product))
+    return n_turns * tiles.lines * tiles.pieces * longest * step
 
 
 def steps_of(

@@ -1,7 +1,7 @@
 """What a multiplying warpgroup of a product does on Hopper: sums of kept blocks go out."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,24 +22,10 @@ class Summing(Program):
         """What a multiplying warpgroup does with its 64 rows of the columns that are its own."""
         tall = jnp.int32(self.tiles.rows // ROWS)
         beside, above = jax.lax.div(thread, tall), jax.lax.rem(thread, tall)
-        memory = self.memory
 
-        def group(turn: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        def of_turn(turn: Array, uses: tuple[Array, Array]) -> tuple[Array, Array]:
             def sum_up(*totals: Any) -> tuple[Array, Array]:
-                def of_piece(piece: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-                    use, step = state
-                    buffer = 0 if self.is_whole else jax.lax.rem(use, jnp.int32(2))
-                    if not self.is_whole:
-                        warpgroup.wait(memory.panel_full.at[buffer])
-                    panel = functools.partial(self.panel_block, buffer, above)
-                    for rank, total in enumerate(totals):
-                        step = self.add_blocks(total, panel, turn, rank, beside, piece, step)
-                    if not self.is_whole:
-                        # `add_blocks` has left no product that reads the piece.
-                        warpgroup.arrive(memory.panel_free.at[buffer])
-                    return use + 1, step
-
-                after = jax.lax.fori_loop(0, self.tiles.pieces, of_piece, state)
+                after = self.add_turn(totals, turn, beside, above, uses)
                 for rank, total in enumerate(totals):
                     column, exists = self.share.column(turn, rank, beside)
                     row = self.first_row + above * ROWS
@@ -49,9 +35,46 @@ class Summing(Program):
             return warpgroup.with_accumulators((ROWS, self.width), self.tiles.lines, sum_up)
 
         if self.is_whole:
-            warpgroup.wait(memory.panel_full.at[0])
-        jax.lax.fori_loop(0, self.share.n_turns(), group, (jnp.int32(0), jnp.int32(0)))
+            warpgroup.wait(self.memory.panel_full.at[0])
+        jax.lax.fori_loop(0, self.share.n_turns(), of_turn, (jnp.int32(0), jnp.int32(0)))
         warpgroup.finish_writes()
+
+    def add_turn(
+        self,
+        totals: Sequence[Any],
+        turn: Array,
+        beside: Array,
+        above: Array,
+        uses: tuple[Array, Array],
+    ) -> tuple[Array, Array]:
+        """Sums up a group of columns.
+
+        Args:
+          totals: of each rank, the sums of its column.
+          turn: which group.
+          beside: place of this warpgroup among those abreast.
+          above: among those above each other.
+          uses: how often the buffers of the panel, and those of the ring, were used before.
+
+        Returns:
+          How often they are used with it.
+        """
+        memory = self.memory
+
+        def of_piece(piece: Array, uses: tuple[Array, Array]) -> tuple[Array, Array]:
+            use, step = uses
+            buffer = 0 if self.is_whole else jax.lax.rem(use, jnp.int32(2))
+            if not self.is_whole:
+                warpgroup.wait(memory.panel_full.at[buffer])
+            panel = functools.partial(self.panel_block, buffer, above)
+            for rank, total in enumerate(totals):
+                step = self.add_blocks(total, panel, turn, rank, beside, piece, step)
+            if not self.is_whole:
+                # `add_blocks` has left no product that reads the piece.
+                warpgroup.arrive(memory.panel_free.at[buffer])
+            return use + 1, step
+
+        return jax.lax.fori_loop(0, self.tiles.pieces, of_piece, uses)
 
     def panel_block(self, buffer: Array | int, above: Array, block: Array) -> Any:
         """A block of a piece of the panel, the 64 rows of a warpgroup."""

@@ -24,6 +24,9 @@ RING_BYTES = range(8 << 10, (64 << 10) + 1)
 MOST_LINES = {1: 8, 2: 8, 4: 3}
 """By warpgroups that multiply, how many block columns each sums at once, at most: each is code of
 its own, with addresses that the copying warpgroup needs too."""
+MOST_LINES_TOGETHER = {1: 4, 2: 3, 4: 1}
+"""The same where a program computes two products of the same columns, no more than four of each
+at once."""
 LINES = (1, 2, 3, 4, 5, 6, 8)
 """Block columns that a warpgroup holds the sums of."""
 OTHER_REGISTERS = 16
@@ -108,16 +111,18 @@ class Tiles:
         return min(n_groups, max(1, PROGRAMS // self.n_tiles(product)))
 
 
-def search_space(product: Product, memory_bytes: int) -> Iterator[Tiles]:
+def search_space(product: Product, memory_bytes: int, together: int = 1) -> Iterator[Tiles]:
     """Every way to cut a product that fits shared memory and registers.
 
     Args:
       product: what is cut.
       memory_bytes: of shared memory.
+      together: how many such products a program computes of the same columns. Each has a ring, a
+        panel of its own if that is in one piece, and sums of every column.
     """
     for n_compute, abreast, cluster in itertools.product(MOST_LINES, MOST_LINES, CLUSTERS):
         if n_compute % abreast == 0 and has_work(product, n_compute // abreast, abreast, cluster):
-            yield from _panels(product, n_compute, abreast, cluster, memory_bytes)
+            yield from _panels(product, n_compute, abreast, cluster, memory_bytes, together)
 
 
 def has_work(product: Product, tall: int, abreast: int, cluster: int) -> bool:
@@ -135,16 +140,29 @@ def has_work(product: Product, tall: int, abreast: int, cluster: int) -> bool:
 
 
 def _panels(
-    product: Product, n_compute: int, abreast: int, cluster: int, memory_bytes: int
+    product: Product,
+    n_compute: int,
+    abreast: int,
+    cluster: int,
+    memory_bytes: int,
+    together: int,
 ) -> Iterator[Tiles]:
     """The rings and panels that these warpgroups have room for."""
     width, depth, n_blocks = product.width, product.depth, product.n_blocks
-    slot = abreast * launch.panel_bytes((width, depth), product.dtype)
+    most = (
+        _most_lines(n_compute, width)
+        if together == 1
+        else _most_lines_together(n_compute, abreast, width, cluster)
+    )
+    if most < 1 < together:
+        return
+    most = min(most, product.n_lines // abreast)
+    slot = together * abreast * launch.panel_bytes((width, depth), product.dtype)
     size = n_compute // abreast * ROWS
     staging = launch.panel_bytes((n_compute * ROWS, width), product.dtype)
     for n in [n for n in STAGES if n * slot in RING_BYTES] or [min(STAGES)]:
         left = memory_bytes - n * slot - staging - launch.BARRIERS_BYTES
-        if launch.panel_bytes((n_blocks, size, depth), product.dtype) <= left:
+        if launch.panel_bytes((together, n_blocks, size, depth), product.dtype) <= left:
             yield Tiles(n_compute, abreast, cluster, 1, n_blocks, 1, n)
         fit = left // (2 * launch.panel_bytes((size, depth), product.dtype))
         fit = min(fit, MOST_BLOCKS, n_blocks - 1)
@@ -152,7 +170,6 @@ def _panels(
             continue
         pieces = pl.cdiv(n_blocks, fit)
         blocks = pl.cdiv(n_blocks, pieces)
-        most = min(_most_lines(n_compute, width), product.n_lines // abreast)
         for lines in [lines for lines in LINES if lines <= most]:
             yield Tiles(n_compute, abreast, cluster, pieces, blocks, lines, n)
 
@@ -161,6 +178,14 @@ def _most_lines(n_compute: int, width: int) -> int:
     """Block columns whose sums a warpgroup has the registers for, one for every two features."""
     most = (launch.registers(n_compute) - OTHER_REGISTERS) // (width // 2 + COLUMN_REGISTERS)
     return min(most, MOST_LINES[n_compute])
+
+
+def _most_lines_together(n_compute: int, abreast: int, width: int, cluster: int) -> int:
+    """The same of two products, whose sums meet: of one column GELU and its slope are there too."""
+    others = OTHER_REGISTERS + 3 * width // 4 + (2 * COLUMN_REGISTERS if cluster > 1 else 0)
+    left = launch.registers(n_compute) - others
+    most = left // (2 * (width // 2 + COLUMN_REGISTERS))
+    return min(most, MOST_LINES_TOGETHER[n_compute], 4 // abreast)
 
 
 def steps_of_ranks(
@@ -194,12 +219,15 @@ def longest_abreast(
     return ranks.max(axis=1).reshape(-1).astype(jnp.int32)
 
 
-def needed_blocks(lists: BlockLists, tiles: Tiles) -> Int[Array, " groups_and_pieces"]:
+def needed_blocks(
+    lists: BlockLists, tiles: Tiles, order: Int[Array, " lines"]
+) -> Int[Array, " groups_and_pieces"]:
     """Of each piece of the panel for each group of block columns, which blocks they need.
 
     Args:
       lists: the kept blocks of each column.
       tiles: how the product is cut.
+      order: the columns in the order in which they are computed.
 
     Returns:
       Int32 `[groups * pieces]`: a bit for every block that an entry of the group names. Of a panel
@@ -211,7 +239,7 @@ def needed_blocks(lists: BlockLists, tiles: Tiles) -> Int[Array, " groups_and_pi
     n_groups = pl.cdiv(n_lines, tiles.group)
     grid = lists.grid()
     more = n_groups * tiles.group - n_lines, tiles.pieces * tiles.blocks - grid.shape[1]
-    grid = jnp.pad(grid[lists.order], ((0, more[0]), (0, more[1])))
+    grid = jnp.pad(grid[order], ((0, more[0]), (0, more[1])))
     grid = grid.reshape(n_groups, tiles.group, tiles.pieces, tiles.blocks).any(axis=1)
     bits = jnp.left_shift(1, jnp.arange(tiles.blocks, dtype=jnp.int32))
     return jnp.sum(jnp.where(grid, bits, 0), axis=-1, dtype=jnp.int32).reshape(-1)

@@ -89,7 +89,7 @@ def multiply(
         [
             blocks.which,
             lists.before,
-            jax.vmap(functools.partial(needed_blocks, tiles=tiles))(lists),
+            jax.vmap(functools.partial(needed_blocks, tiles=tiles))(lists, order=lists.order),
             jax.vmap(functools.partial(steps_of_ranks, tiles=tiles))(lists, order=lists.order),
             lists.across,
             lists.order,

@@ -4,11 +4,19 @@ import dataclasses
 import math
 from typing import Any
 
-from pallas_kernels.mosaic import gradient_cost, mlp_cost, mlp_tiles, product_cost, product_tiles
+from pallas_kernels.mosaic import (
+    gradient_cost,
+    hidden_cost,
+    hidden_tiles,
+    mlp_cost,
+    mlp_tiles,
+    product_cost,
+    product_tiles,
+)
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.tuning import Problem
 
-VERSION = 5
+VERSION = 6
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.
 """
 
@@ -28,12 +36,23 @@ def configurations(problem: Problem) -> list[Any]:
             return product_cost.by_cost(product)
         case "kernel_gradient":
             return gradient_cost.by_cost(layer, problem.n_rows)
-        case "mlp":
+        case "mlp" | "mlp_gradients" as kernel:
             back = dataclasses.replace(layer, kernel_shape=layer.kernel_shape[::-1])
-            if not mlp_tiles.is_fusable((layer, back)):
-                return [mlp_tiles.APART]
-            ranked = mlp_cost.by_cost(mlp_tiles.pair_of((layer, back), problem.n_rows))
-            # Whoever tries few of them tries one product after the other too.
-            return list(dict.fromkeys([ranked[0], mlp_tiles.APART, *ranked]))
+            return _of_pair((layer, back), problem.n_rows, with_gradients=kernel != "mlp")
         case _:
             return []
+
+
+def _of_pair(
+    layers: tuple[SparseLayer, SparseLayer], n_rows: int, *, with_gradients: bool
+) -> list[Any]:
+    """Those of two layers: of their results, or of what their gradients begin with."""
+    apart = hidden_tiles.APART if with_gradients else mlp_tiles.APART
+    if not mlp_tiles.is_fusable(layers):
+        return [apart]
+    if with_gradients:
+        ranked: list[Any] = hidden_cost.by_cost(hidden_tiles.hidden_of(layers, n_rows))
+    else:
+        ranked = mlp_cost.by_cost(mlp_tiles.pair_of(layers, n_rows))
+    # Whoever tries few of them tries one product after the other too.
+    return list(dict.fromkeys([ranked[0], apart, *ranked]))

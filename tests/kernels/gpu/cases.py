@@ -1,6 +1,7 @@
 """Every GPU kernel with the operands that it is compiled for where there is no GPU."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import Mosaic, Neighbours, SparseLayer, Triton, Weights, tuning
+from pallas_kernels.mosaic import hidden, hidden_tiles
 from pallas_kernels.mosaic.mlp_tiles import APART
 from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient
 
@@ -138,9 +140,13 @@ def mlp_case(
     def of_weights(x: Any, dy: Any, *w: Any) -> Any:
         return mlp_weight_gradient.parameter_gradients(x, dy, pair(w), layers, interpret=False)
 
+    def of_units(x: Any, dy: Any, *w: Any) -> Any:
+        return hidden.hidden_units(x, dy, pair(w), layers, configuration, interpret=False)
+
     calls = {
         "mlp": (forward, [x]),
         "gelu": (forward, [x]),
+        "hidden": (of_units, [x, x]),
         "mlp_input": (of_x, [x, x]),
         "mlp_weights": (of_weights, [x, x]),
     }
@@ -149,12 +155,23 @@ def mlp_case(
     return Case(engine, f"sparsemlp_{kernel}", block, dtype, -1, call, operands, configuration)
 
 
-def fused_case(block: tuple[int, int], dtype: Any, width: int) -> Case:
-    """The fused pair of engine `mosaic`, cut as costs least of all that is fused."""
-    layer = SparseLayer((width, 4 * width), block, 1, -1, jnp.dtype(dtype).name)
-    space = ENGINES["mosaic"].configurations(layer.problem("mosaic", 1, "mlp", 8192))
-    best = next(cut for cut in space if cut != APART)
-    return mlp_case("mlp", block, dtype, width, "mosaic", best)
+FUSED = {"mlp": "mlp", "hidden": "mlp_gradients"}
+"""Kernels of engine `mosaic` for two layers, and what the tuner calls them."""
+
+
+def fused(kernel: str, block: tuple[int, int], dtype: Any, width: int) -> list[Any]:
+    """Every cut of a kernel of engine `mosaic` for two layers, the cheapest on paper first."""
+    shape = (width, 4 * width)
+    n_blocks = math.prod(shape) // math.prod(block)
+    layer = SparseLayer(shape, block, n_blocks // 5, -1, jnp.dtype(dtype).name)
+    space = ENGINES["mosaic"].configurations(layer.problem("mosaic", 1, FUSED[kernel], 8192))
+    return [cut for cut in space if cut not in (APART, hidden_tiles.APART)]
+
+
+def fused_case(kernel: str, block: tuple[int, int], dtype: Any, width: int) -> Case:
+    """A kernel of engine `mosaic` for two layers, cut as costs least of all that is fused."""
+    best = fused(kernel, block, dtype, width)[0]
+    return mlp_case(kernel, block, dtype, width, "mosaic", best)
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:
@@ -236,7 +253,7 @@ MANY_OF_MOSAIC = [
     ),
     # The sums of all outputs in the registers of two warpgroups, those of few in one's.
     *(
-        fused_case((side, side), dtype, width)
+        fused_case("mlp", (side, side), dtype, width)
         for side, dtype, width in (
             (32, BFLOAT16, N_IN),
             (64, BFLOAT16, N_IN),
@@ -245,6 +262,17 @@ MANY_OF_MOSAIC = [
             (16, jnp.float32, 64),
             (64, BFLOAT16, 256),
             (128, BFLOAT16, 256),
+        )
+    ),
+    # Two sums a column, whole panels and panels in pieces.
+    *(
+        fused_case("hidden", (side, side), dtype, width)
+        for side, dtype, width in (
+            (32, BFLOAT16, N_IN),
+            (64, BFLOAT16, N_IN),
+            (64, jnp.float32, N_IN),
+            (16, jnp.float32, 64),
+            (64, BFLOAT16, 2 * N_IN),
         )
     ),
 ]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from cases import (
     ENGINES,
+    FUSED,
     MANY,
     MANY_OF_MOSAIC,
     METHODS,
@@ -15,11 +16,11 @@ from cases import (
     TRITON,
     Case,
     case,
+    fused,
     mlp_case,
 )
 
 from pallas_kernels import tuning
-from pallas_kernels.mosaic.mlp_tiles import APART
 from pallas_kernels.tuning import Problem
 
 
@@ -87,21 +88,19 @@ def _gradients(cases: list[Case]) -> list[Case]:
 
 
 def _pairs(cases: list[Case]) -> list[Case]:
-    """Of the fused pairs of these cases, by warpgroups and clusters, the cut with most columns.
+    """Of the kernels for two layers, by warpgroups and clusters, the cut with most columns.
 
     Without those of the cases themselves: what is compiled already is not compiled again.
     """
     found: dict[Any, Case] = {}
     for a in cases:
-        if a.kernel != "sparsemlp_mlp":
+        name, width = a.kernel.removeprefix("sparsemlp_"), a.operands[0].shape[-1]
+        if a.engine != "mosaic" or name not in FUSED:
             continue
-        width, name = a.operands[0].shape[-1], jnp.dtype(a.dtype).name
-        shape, its = (width, 4 * width), ENGINES[a.engine]
-        kind = (its.name, its.version, "mlp", name, a.block, shape, -1)
-        for cut in its.configurations(Problem(*kind, density=0.2, n_rows=8192)):
-            key = a.block, a.dtype, width, cut.n_compute, cut.cluster > 1
-            if cut != APART and (key not in found or cut.lines > found[key].configuration.lines):
-                found[key] = mlp_case("mlp", a.block, a.dtype, width, a.engine, cut)
+        for cut in fused(name, a.block, a.dtype, width):
+            key = name, a.block, a.dtype, width, cut.n_compute, cut.cluster > 1
+            if key not in found or cut.lines > found[key].configuration.lines:
+                found[key] = mlp_case(name, a.block, a.dtype, width, a.engine, cut)
     own_cases = set(map(str, cases))
     return [a for a in found.values() if str(a) not in own_cases]
 

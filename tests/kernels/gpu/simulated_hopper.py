@@ -137,17 +137,18 @@ def _launch(
     operands: Sequence[Array],
     *,
     grid: tuple[int, ...],
-    out: jax.ShapeDtypeStruct,
+    out: Any,
     scratch: dict[str, Any],
     n_warpgroups: int,
     interpret: bool,
     cluster: int = 1,
     seeds: Any,
-) -> Array:
+) -> Any:
     """As `launch.launch`, one cluster after another."""
     assert interpret
     inputs = [Ref(np.array(a), f"operand {i}") for i, a in enumerate(operands)]
-    result = Ref(np.full(out.shape, np.nan, out.dtype), "result")
+    outs = jax.tree.leaves(out)
+    results = [Ref(np.full(o.shape, np.nan, o.dtype), f"result {i}") for i, o in enumerate(outs)]
     for place in itertools.product(*map(range, grid)):
         programs: list[Program] = []
         for rank in range(cluster):
@@ -159,14 +160,15 @@ def _launch(
         run = Cluster(warpgroups, next(seeds))
 
         def body() -> None:
-            kernel(*inputs, result, **HERE.warpgroup.program.memory)
+            kernel(*inputs, *results, **HERE.warpgroup.program.memory)
             if HERE.warpgroup.products:
                 raise SimulationError("a warpgroup ends before its products")
 
         run.run(body)
         if run.copies:
             raise SimulationError("a cluster ends before its copies")
-    return jnp.asarray(result.array)
+    found = [jnp.asarray(result.array) for result in results]
+    return jax.tree.unflatten(jax.tree.structure(out), found)
 
 
 def _axis_index(name: str) -> Array:

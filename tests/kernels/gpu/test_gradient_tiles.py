@@ -6,7 +6,6 @@ import pytest
 
 from pallas_kernels import SparseLayer
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.engine import SIDES
 from pallas_kernels.mosaic.gradient_tiles import (
     DEPTH_BYTES,
     ROWS,
@@ -14,6 +13,7 @@ from pallas_kernels.mosaic.gradient_tiles import (
     search_space,
     shape_of,
 )
+from pallas_kernels.mosaic.support import SIDES
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -123,6 +123,21 @@ def test_fused_pairs_abreast_and_in_clusters(way):
     )
 
 
+@pytest.mark.parametrize(
+    "way",
+    [(0, 0, False), *itertools.product((1, 2, 4), (1, 2, 4), (True, False))],
+    ids=lambda way: "{}-{}-{}".format(*way),
+)
+def test_hidden_units_and_their_gradient_abreast_and_in_clusters(way):
+    """Each way by itself, panels whole and in pieces; 0 is one product after the other."""
+    check_cuts(
+        "mlp_gradients",
+        (256, 1024),
+        lambda cut: (cut.abreast, cut.cluster, cut.pieces == 1) == way,
+        lambda cut: cut.n_compute,
+    )
+
+
 @EVERY_ENGINE
 def test_two_runs_give_the_same_bits(engine):
     point = Point((512, 1024), (64, 64), 0.8, 4096, "bfloat16")

@@ -55,7 +55,7 @@ def test_a_panel_in_pieces_with_a_short_ring_gives_the_same_sums(tiles, rows, tr
     layer = SparseLayer(shape, block, kept.size, -1, "bfloat16")
     lists = (list_rows if transposed else list_columns)(kept, grid)
     if tiles.pieces > 1:
-        assert {0b00, 0b11} < set(np.asarray(needed_blocks(lists, tiles)).tolist()), (
+        assert {0b00, 0b11} < set(np.asarray(needed_blocks(lists, tiles, lists.order)).tolist()), (
             "some pieces come in part, some not at all"
         )
     x, w = normal(rows, n, dtype=jnp.bfloat16), normal(*shape, dtype=jnp.bfloat16, seed=1)

@@ -34,7 +34,7 @@ def share_of(lists: BlockLists, tiles: Tiles, number: int, n_shares: int, **chan
 
     share = Share(
         before=table(lists.before),
-        needed=table(needed_blocks(lists, tiles)),
+        needed=table(needed_blocks(lists, tiles, lists.order)),
         across=table(lists.across),
         steps=table(steps_of_ranks(lists, tiles, lists.order)),
         order=table(lists.order),

@@ -10,7 +10,6 @@ import pytest
 from pallas_kernels import SparseLayer
 from pallas_kernels.lists import list_columns
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.engine import SIDES
 from pallas_kernels.mosaic.product_cost import tiles_of
 from pallas_kernels.mosaic.product_tiles import (
     ROWS,
@@ -21,6 +20,7 @@ from pallas_kernels.mosaic.product_tiles import (
     search_space,
     steps_of_ranks,
 )
+from pallas_kernels.mosaic.support import SIDES
 
 
 def square(side: int, n_in: int, n_out: int, ratio: float = 0.8, n_rows: int = 8192) -> Product:
@@ -70,7 +70,7 @@ def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
     lists = list_columns(kept, (6, 3))
     np.testing.assert_array_equal(lists.order, [0, 1, 2])
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=4, lines=2, stages=2)
-    needed = np.asarray(needed_blocks(lists, tiles))
+    needed = np.asarray(needed_blocks(lists, tiles, lists.order))
     # Columns 0 and 1 have the blocks 0 to 3 of the first piece and 4, the first, of the second.
     assert needed.tolist() == [0b1111, 0b0001, 0b0000, 0b0001]
 
@@ -78,7 +78,7 @@ def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
 def test_a_piece_may_have_as_many_blocks_as_a_number_has_bits():
     lists = list_columns(jnp.asarray([0, 31, 32, 39], jnp.int32), (40, 1))
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=32, lines=1, stages=2)
-    needed = np.asarray(needed_blocks(lists, tiles)).view(np.uint32)
+    needed = np.asarray(needed_blocks(lists, tiles, lists.order)).view(np.uint32)
     assert needed.tolist() == [1 | 1 << 31, 1 | 1 << 7]
 
 

@@ -24,7 +24,8 @@ def problem(kernel: str, layer: SparseLayer = LAYER, n_rows: int = 8192) -> Prob
 
 
 @pytest.mark.parametrize(
-    ("kernel", "layer"), [*((kernel, LAYER) for kernel in KERNELS), ("mlp", NARROW)]
+    ("kernel", "layer"),
+    [*((kernel, LAYER) for kernel in KERNELS), ("mlp", NARROW), ("mlp_gradients", NARROW)],
 )
 def test_the_heuristic_comes_first_and_each_once_as_a_table_holds_it(kernel, layer):
     space = configurations(problem(kernel, layer))
