@@ -191,6 +191,11 @@ def _write_table(
 
 def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:
     masking = masking_by_kind(plan)
+    if not masking:
+        raise InputError(
+            f"--config={options.config!r} masks nothing: give a kind a mask; rules for activations "
+            "and gradients are no part of these tables"
+        )
     for kind, (block, _) in masking.items():
         check_blocks([block], [kind], shapes)
     shown = Table(title=f"{options.config}")

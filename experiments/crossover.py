@@ -38,7 +38,7 @@ from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import Block, divides, format_block, n_kept_blocks
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.files import Record, write_whole
+from sparsemlp.files import Record, read_record, write_whole
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
 
@@ -91,9 +91,7 @@ def measure(options: Options) -> None:
     """
     cases = _cases(options)
     blocks = [parse_block(text) for text in options.block]
-    table: Record = {"entries": []}
-    if options.out.exists():
-        table = json.loads(options.out.read_text())
+    table = _table(options.out)
     measured_now = f"{datetime.date.today()}: {describe_machine(describe_environment(), 'jaxlib')}"
     measured = table.get("measured", {})
     about = {
@@ -212,11 +210,27 @@ def _entry(entries: list[Record], case: Case) -> Record:
     return entries[-1]
 
 
+def _table(path: Path) -> Record:
+    """The table that is grown; an empty one if there is none.
+
+    Raises:
+      InputError: what is there is no table.
+    """
+    if not path.exists():
+        return {"entries": []}
+    table = read_record(path)
+    if table is None or not isinstance(table.get("entries"), list):
+        raise InputError(f"--out={path} is no table of this program: remove it, or name another")
+    return table
+
+
 def _cases(options: Options) -> list[Case]:
     if options.rounds < 1 or options.channels < 1 or min(options.rows, default=1) < 1:
         raise InputError("--rounds, --rows and --channels must be at least 1")
     if not options.out.absolute().parent.is_dir():
         raise InputError(f"--out={options.out} must be in a folder that exists")
+    if not options.kernel:
+        raise InputError("--kernel must name at least one kernel, such as 64x256")
     cases: list[Case] = []
     for text in options.kernel:
         found = re.fullmatch(r"(tokens:)?([1-9]\d*)x([1-9]\d*)", text)

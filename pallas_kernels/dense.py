@@ -38,9 +38,9 @@ def product(
     if axis == -1:
         y = _dot(_rows(x), kernel, ((1,), (0,)))
         y = y.reshape(*x.shape[:-1], kernel.shape[1])
-        return y if bias is None else y + bias
+        return y if bias is None else y + _alike(bias, y)
     y = _over_tokens(kernel.T, x)
-    return y if bias is None else y + bias[:, None]
+    return y if bias is None else y + _alike(bias[:, None], y)
 
 
 def input_gradient(
@@ -67,6 +67,11 @@ def bias_gradient(dy: Float[Array, "..."], axis: int) -> Float[Array, " out"]:
     """`db`: dy summed over every axis but the output features'."""
     others = tuple(i for i in range(dy.ndim) if i != dy.ndim + axis)
     return jnp.sum(dy, axis=others, dtype=sum_dtype(dy)).astype(dy.dtype)
+
+
+def _alike(a: Array, y: Array) -> Array:
+    """An array with as many axes as y, so that no rank is promoted."""
+    return a.reshape(*(1,) * (y.ndim - a.ndim), *a.shape)
 
 
 def _rows(x: Array) -> Array:

@@ -32,7 +32,7 @@ def kept_grid(kept: KeptBlocks, grid_shape: tuple[int, int]) -> Bool[Array, "dow
     n_blocks = grid_shape[0] * grid_shape[1]
     if n_blocks * kept.size <= _FEW_SCATTERED:
         ids = jnp.arange(n_blocks, dtype=kept.dtype)
-        return jnp.any(kept[:, None] == ids, axis=0).reshape(grid_shape)
+        return jnp.any(kept[:, None] == ids[None, :], axis=0).reshape(grid_shape)
     flat = jnp.zeros(n_blocks, bool)
     return flat.at[kept].set(True, indices_are_sorted=True, unique_indices=True).reshape(grid_shape)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ def sparse_conv(
     kernel: Float[Array, "down across in out"],
     bias: Float[Array, " out"] | None = None,
     *,
-    strides: tuple[int, int] = (1, 1),
+    strides: Sequence[int] = (1, 1),
     padding: Padding = "SAME",
     mask: Mask | None = None,
     backward: Backward = "masked",
@@ -150,7 +151,7 @@ class _Layer:
     def product(self, x: Array, kernel: Array, bias: Array | None, mask: Array | None) -> Array:
         """The output, from the masked kernel."""
         y = dense_convolution.product(x, _masked(kernel, mask), self.geometry)
-        return y if bias is None else y + bias
+        return y if bias is None else y + bias[None, None, None, :]
 
     def keep(self, x: Array) -> Array | CompactImage:
         """What the backward pass is given of x."""
@@ -207,7 +208,7 @@ def _backward(layer: _Layer, residuals: tuple, dy: Array) -> tuple:
     pruned = dy if layer.gradient is None else prune_gradient(dy, layer.gradient, rng=rng)
     back = kernel if layer.backward == "dense" else _masked(kernel, mask)
     dx = dense_convolution.input_gradient(pruned, back, layer.image, layer.geometry)
-    dw = layer.kernel_gradient(kept, dy)
+    dw = _kernel_gradient(layer, kept, dy)
     if layer.backward == "masked":
         dw = _masked(dw, mask)
     db = None if bias is None else dense_convolution.bias_gradient(dy)
@@ -215,6 +216,13 @@ def _backward(layer: _Layer, residuals: tuple, dy: Array) -> tuple:
 
 
 _convolve.defvjp(_forward, _backward)
+
+
+# What is mapped over the positions of a kernel is a new function at every call, which JAX would
+# compile anew where nothing around it is compiled.
+@functools.partial(jax.jit, static_argnums=0)
+def _kernel_gradient(layer: _Layer, kept: Array | CompactImage, dy: Array) -> Array:
+    return layer.kernel_gradient(kept, dy)
 
 
 def _masked(kernel: Array, mask: Array | None) -> Array:

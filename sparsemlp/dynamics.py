@@ -115,13 +115,21 @@ def select_dynamic_masks(
       plan: which parameter gets which rules.
       dynamics: the options.
       memory: what the step before remembered, or `initial_memory`.
-      frozen: whether the blocks stay those of the step before.
+      frozen: whether the blocks stay those of the step before, which kept as many.
       engine: who scores the blocks, as `selection.block_scores`.
 
     Returns:
       The masks, and the memory with the blocks that they keep. Scores that are ranked by
       gradients are left to `remember_gradients`.
+
+    Raises:
+      InputError: frozen masks whose last step was not remembered.
     """
+    if frozen and "kept" not in memory:
+        raise InputError(
+            "frozen masks are those that the step before remembered, and this memory has none: "
+            "make it with Dynamics(freezes=True)"
+        )
     kernels = list(masked_kernels(params, plan))
     found = dict(memory)
     if frozen:

@@ -28,6 +28,14 @@ def require_known[T](told: str, value: object, known: Collection[T]) -> T:
     raise InputError(f"{told} is unknown: choose one of {', '.join(map(str, known))}")
 
 
+def check_sizes(model: object, **least: int) -> None:
+    """Raises InputError unless each of these attributes of a model is at least so large."""
+    for name, smallest in least.items():
+        value = getattr(model, name)
+        if value < smallest:
+            raise InputError(f"{name}={value} is too small: it must be at least {smallest}")
+
+
 class SaveError(OSError):
     """A write that the disk refused; everything that was saved before is as it was.
 

@@ -19,8 +19,10 @@ from sparsemlp.windows import Padding
 class SparseConv(nn.Module):
     """A drop-in for a two-dimensional `flax.linen.Conv` that obeys a plan.
 
-    It has the arguments of that one but for precision, dilation, groups and a mask of weights; give
-    all but the first two by name.
+    It has the arguments of that one but for precision, dilation, groups, a mask of weights and what
+    computes the convolution, and takes no circular, reflecting or causal padding and no more or
+    fewer batch dimensions than one; give all but the first two by name. As of every function with a
+    rule of its own for the backward pass, JAX takes no derivative of it forward.
 
     Its mask comes in as the variable `kernel` of the collection `masks`; without one the kernel is
     dense. The gradient method `random` draws from the random stream `gradient`.
@@ -28,7 +30,8 @@ class SparseConv(nn.Module):
     Attributes:
       features: number of output channels.
       kernel_size: `(down, across)`, in pixels.
-      strides: pixels from one output to the next, `(down, across)` or one number for both.
+      strides: pixels from one output to the next, `(down, across)` or one number for both; None is
+        one.
       padding: `SAME`, `VALID`, pixels on every side, or `((above, below), (left, right))`.
       use_bias: whether to add a bias.
       plan: which parameter gets which rules; the layer looks up its own path.
@@ -41,7 +44,7 @@ class SparseConv(nn.Module):
 
     features: int
     kernel_size: tuple[int, int]
-    strides: int | tuple[int, int] = (1, 1)
+    strides: int | tuple[int, int] | None = (1, 1)
     padding: Padding = "SAME"
     use_bias: bool = True
     plan: Plan = FrozenDict()
@@ -59,9 +62,11 @@ class SparseConv(nn.Module):
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch new_height new_width features"]:
         """Maps `[batch, height, width, channels]` to `[batch, new_height, new_width, features]`."""
+        x = jnp.asarray(x)
         if x.ndim != 4:
             raise InputError(
-                f"x of shape {x.shape} is not [batch, height, width, channels]: give a batch"
+                f"x of shape {x.shape} is not [batch, height, width, channels]: give one axis for "
+                "the batch"
             )
         return self.function(x.shape[3])(x)
 
@@ -72,7 +77,10 @@ class SparseConv(nn.Module):
         Args:
           channels: of the images.
         """
-        shape = (*self.kernel_size, channels, self.features)
+        size = self.kernel_size
+        if not isinstance(size, Sequence) or len(size) != 2:
+            raise InputError(f"kernel_size {size!r} is not (down, across): this one is for images")
+        shape = (*size, channels, self.features)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = (
             self.param("bias", self.bias_init, (self.features,), self.param_dtype)
@@ -80,7 +88,7 @@ class SparseConv(nn.Module):
             else None
         )
         mask = self.get_variable("masks", "kernel")
-        given = self.strides
+        given = 1 if self.strides is None else self.strides
         strides = given if isinstance(given, Sequence) else (given, given)
         rules = layer_rules(self.plan, (*self.path, "kernel"))
         rng = self.make_rng("gradient") if rules.draws and self.has_rng("gradient") else None
@@ -148,7 +156,7 @@ class BatchNormScales(nn.Module):
 def _statistics(y: Array) -> tuple[Array, Array]:
     y = y.astype(jnp.float32)
     mean = jnp.mean(y, axis=(0, 1, 2))
-    return mean, jnp.mean(jnp.square(y - mean), axis=(0, 1, 2))
+    return mean, jnp.mean(jnp.square(y - mean[None, None, None, :]), axis=(0, 1, 2))
 
 
 def _moved(old: Array, new: Array, momentum: float) -> Array:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import numbers
 from typing import Literal
 
 import jax
@@ -71,7 +72,8 @@ def sparse_linear(
       backward: what the two products of the backward pass use; a `GridMask` may say it instead.
       activation: what is kept of x for dW. Nothing else of x survives to the backward pass.
       gradient: how dY is pruned for dX.
-      engine: who computes the masked products: `auto`, or a name in `pallas_kernels.ENGINES`.
+      engine: who computes the masked products: `auto`, or a name in `pallas_kernels.ENGINES`. Only
+        `reference` has second derivatives, and programs that `jax.export` can write.
       rng: key of the gradient method `random`. It may be missing where nothing is differentiated.
 
     Returns:
@@ -201,7 +203,7 @@ _dense_linear.defvjp(_dense_forward, _dense_backward)
 
 def check_axis(axis: object) -> None:
     """Raises InputError unless a layer can contract this axis."""
-    if not isinstance(axis, int) or axis not in (-1, -2):
+    if not isinstance(axis, numbers.Integral) or axis not in (-1, -2):
         raise InputError(f"axis {axis} is neither -1 (features) nor -2 (tokens)")
 
 

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import layout
@@ -203,6 +205,11 @@ class GridMask(_Blocks):
 Mask = BlockMask | GridMask
 
 
+def _ascend(ids: np.ndarray, n: int) -> bool:
+    inside = not ids.size or (ids[0] >= 0 and ids[-1] < n)
+    return bool(inside and np.all(ids[1:] > ids[:-1]))
+
+
 def check_mask(mask: object) -> None:
     """Raises InputError unless `mask` is None, or a BlockMask or GridMask of one kernel."""
     if mask is None:
@@ -223,6 +230,13 @@ def check_mask(mask: object) -> None:
             raise InputError(
                 f"kept of a BlockMask is {kept.dtype} {kept.shape}: give int32 [k], the ids of the "
                 "kept blocks; stacked masks are for jax.vmap and jax.lax.scan"
+            )
+        n_blocks = math.prod(mask.grid_shape)
+        # Ids on a device are not looked at: that would wait for it, and may be in a program.
+        if isinstance(kept, np.ndarray) and not _ascend(kept, n_blocks):
+            raise InputError(
+                f"kept of a BlockMask names blocks that do not ascend within [0, {n_blocks}): give "
+                "each id once, ascending"
             )
         return
     if kept.dtype != jnp.bool_ or kept.shape != mask.grid_shape:

@@ -44,6 +44,6 @@ def mix_tokens(
     dtype = jnp.result_type(y, scale, shift, after)
     wide = jnp.dtype(jnp.float32) if dtype.itemsize < 4 else dtype
     scale, shift, after = (a.astype(wide) for a in (scale, shift, after))
-    table = jnp.sum(layer.kept_kernel().astype(wide), axis=0)[:, None] * shift
+    table = jnp.sum(layer.kept_kernel().astype(wide), axis=0)[:, None] * shift[None, :]
     table = table if layer.bias is None else table + layer.bias[:, None].astype(wide)
-    return scaled(y, scale * after, dtype) + spread(table * after, y, dtype)
+    return scaled(y, scale * after, dtype) + spread(table * after[None, :], y, dtype)

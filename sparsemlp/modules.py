@@ -21,8 +21,9 @@ from sparsemlp.varying import draw_part
 class SparseDense(nn.Module):
     """A drop-in for `flax.linen.Dense` that obeys a plan.
 
-    It has the arguments of that one but for precision, which `jax_default_matmul_precision` says;
-    give all but the first by name.
+    It has the arguments of that one but for precision, which `jax_default_matmul_precision` says,
+    and what promotes dtypes and computes products; give all but the first by name. As of every
+    function with a rule of its own for the backward pass, JAX takes no derivative of it forward.
 
     Its mask comes in as the variable `kernel` of the collection `masks`; without one the layer is
     dense, so `init` gives plain parameters. The other rules, and how the backward pass uses the

@@ -16,7 +16,7 @@ from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.activations import keep_only_compact
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, check_sizes
 from sparsemlp.mixing import mix_tokens
 from sparsemlp.mlp import sparse_mlp
 from sparsemlp.modules import Affine, LayerScale, SparseDense, StochasticDepth
@@ -164,7 +164,7 @@ class ResMLP(nn.Module):
           InputError: sizes that no model has, a patch that does not divide the image, images of
             another size, or sharded over explicit axes of a mesh.
         """
-        self._check_sizes()
+        check_sizes(self, dim=1, depth=0, expansion=1, n_classes=1)
         images = jnp.asarray(images)
         refuse_explicit_axes(images)
         expected = (self.image_size, self.image_size, self.channels)
@@ -195,13 +195,6 @@ class ResMLP(nn.Module):
         logits = linear(self.n_classes, kernel_init=_LINEAR_INIT, name="head")(x)
         (logits,) = promote_dtype(logits, dtype=jnp.float32)
         return logits
-
-    def _check_sizes(self) -> None:
-        least = {"dim": 1, "depth": 0, "expansion": 1, "n_classes": 1}
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value < smallest:
-                raise InputError(f"{name}={value} is too small: it must be at least {smallest}")
 
 
 def patches(

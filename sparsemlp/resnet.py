@@ -17,7 +17,7 @@ from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.activations import keep_only_compact
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, check_sizes
 from sparsemlp.image_modules import BatchNormScales, SparseConv
 from sparsemlp.modules import SparseDense
 from sparsemlp.plan import Plan, all_rules
@@ -81,8 +81,11 @@ class ResNet9(nn.Module):
           float32 `[batch, n_classes]`.
 
         Raises:
-          InputError: images of another size, or too small for the last convolution.
+          InputError: sizes that no model has, images of another size, or too small for the last
+            convolution.
         """
+        check_sizes(self, width=1, n_classes=1)
+        images = jnp.asarray(images)
         expected = (self.image_size, self.image_size, self.channels)
         if images.shape[1:] != expected:
             raise InputError(
@@ -198,6 +201,7 @@ def _itself(x: Array) -> Array:
 
 
 def _normalised(y: Array, scale: Array, shift: Array) -> Array:
+    scale, shift = (a[None, None, None, :] for a in (scale, shift))
     return nn.relu(y.astype(jnp.float32) * scale + shift).astype(y.dtype)
 
 
@@ -225,5 +229,5 @@ def _largest_pixel(last: _Branches) -> Array:
     x = _value(last)
     pixels = x.reshape(x.shape[0], -1, x.shape[3])
     place = jnp.argmax(pixels, axis=1, keepdims=True)
-    chosen = place == jnp.arange(pixels.shape[1])[:, None]
+    chosen = place == jnp.arange(pixels.shape[1])[None, :, None]
     return jnp.sum(jnp.where(chosen, pixels, 0), axis=1)

@@ -172,7 +172,7 @@ def scores_of(
       InputError: the function does not return one score for each block.
     """
     function = score if callable(score) else SCORES[score]
-    scores = jax.lax.stop_gradient(function(jax.lax.stop_gradient(blocks)))
+    scores = jax.lax.stop_gradient(jnp.asarray(function(jax.lax.stop_gradient(blocks))))
     if scores.shape != blocks.shape[:2]:
         raise InputError(
             f"a score gives {scores.shape} for blocks {blocks.shape}: it must give one number for "
@@ -228,6 +228,8 @@ def largest_of_each(
     return {path: kept[path] for path in scores}
 
 
+# Compiled also where nothing around it is: its NaN is none that `jax_debug_nans` looks for.
+@jax.jit
 def _ranks(scores: Float[Array, " n"]) -> Float[Array, " n"]:
     """The scores with one NaN and one zero: top_k takes those with a minus for smaller ones."""
     scores = jnp.where(scores == 0, jnp.zeros_like(scores), scores)

@@ -2,20 +2,19 @@
 
 import numbers
 from collections.abc import Sequence
-from typing import Literal
 
 import jax
 
 from pallas_kernels.dense_convolution import Geometry
 from sparsemlp.errors import InputError
 
-Padding = Literal["SAME", "VALID"] | int | Sequence[int | tuple[int, int]]
-"""As Flax takes it: a name, pixels on every side, or of each axis, down and across, pixels on both
-sides or those before and after: `((above, below), (left, right))`."""
+Padding = str | int | Sequence[int | tuple[int, int]]
+"""As Flax takes it: the name SAME or VALID, pixels on every side, or of each axis, down and across,
+pixels on both sides or those before and after: `((above, below), (left, right))`."""
 
 
 def window_geometry(
-    image: tuple[int, int], size: tuple[int, int], strides: tuple[int, int], padding: Padding
+    image: tuple[int, int], size: tuple[int, int], strides: Sequence[int], padding: Padding
 ) -> Geometry:
     """Strides and padding as numbers of pixels.
 
@@ -42,16 +41,17 @@ def window_geometry(
                 f"an image of {image[0]}x{image[1]} pixels is smaller than the kernel "
                 f"{size[0]}x{size[1]}: pad it, or give larger images"
             )
-    return Geometry(strides, (down, across))
+    return Geometry((int(strides[0]), int(strides[1])), (down, across))
 
 
 def _sides(
-    image: tuple[int, int], size: tuple[int, int], strides: tuple[int, int], padding: Padding
+    image: tuple[int, int], size: tuple[int, int], strides: Sequence[int], padding: Padding
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     if isinstance(padding, str):
-        if padding not in ("SAME", "VALID"):
+        name = padding.upper()
+        if name not in ("SAME", "VALID"):
             raise InputError(f"padding {padding!r} is unknown: SAME, VALID, or numbers of pixels")
-        down, across = jax.lax.padtype_to_pads(image, size, strides, padding)
+        down, across = jax.lax.padtype_to_pads(image, size, strides, name)
     elif isinstance(padding, int | numbers.Integral):
         down = across = (int(padding), int(padding))
     else:

@@ -220,6 +220,15 @@ def test_bfloat16_in_bfloat16_out():
         np.testing.assert_allclose(a.astype(jnp.float32), b, atol=0.05 * np.abs(b).max())
 
 
+def test_strides_in_a_list_and_names_in_small_letters_are_the_same():
+    x, kernel, _, _ = operands(1)
+    wanted, found = (
+        sparse_conv(x, kernel, strides=strides, padding=padding)
+        for strides, padding in (((2, 1), "SAME"), ([2, 1], "same"))
+    )
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_wide_integers_change_nothing():
     x, kernel, _, dy = operands(1)
     rule = ActivationPruning((4, 4), 0.5)

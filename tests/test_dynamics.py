@@ -102,6 +102,11 @@ def test_a_frozen_mask_is_the_one_remembered_whatever_the_weights():
     np.testing.assert_array_equal(after["kept"][PATH], memory["kept"][PATH])
 
 
+def test_frozen_masks_that_nobody_remembered_are_refused():
+    with pytest.raises(InputError, match=r"this memory has none: make it with Dynamics\(freezes"):
+        select(parameters(), {}, Dynamics(), frozen=True)
+
+
 def test_gradient_scores_are_the_first_order_change_of_the_loss():
     """Against the change itself, of a loss that is linear in the weights."""
     params = parameters()

@@ -43,6 +43,7 @@ class OneConv(nn.Module):
         {"kernel_size": (3, 2), "strides": (2, 1), "padding": "VALID", "use_bias": False},
         {"kernel_size": (1, 1), "strides": (2, 2)},
         {"kernel_size": (5, 5), "strides": 2, "padding": 2},
+        {"kernel_size": (3, 3), "strides": None, "padding": "same"},
         {"kernel_size": (3, 3), "dtype": jnp.bfloat16},
     ],
     ids=str,
@@ -65,9 +66,22 @@ def test_without_a_plan_it_is_flax_linens_conv(options):
         np.testing.assert_allclose(a, b, rtol=0, atol=16 * eps * (1 + np.abs(b).max()))
 
 
-def test_an_image_without_a_batch_is_refused(unchecked):
-    with pytest.raises(InputError, match="give a batch"):
-        SparseConv(4, (3, 3)).init(jax.random.key(0), jnp.ones((8, 8, 3)))
+@pytest.mark.parametrize("shape", [(8, 8, 3), (2, 2, 8, 8, 3)])
+def test_an_image_without_a_batch_is_refused_and_so_are_two(shape, unchecked):
+    with pytest.raises(InputError, match="give one axis for the batch"):
+        SparseConv(4, (3, 3)).init(jax.random.key(0), jnp.ones(shape))
+
+
+@pytest.mark.parametrize("size", [3, (3,), (3, 3, 3)])
+def test_a_kernel_that_is_not_for_images_is_refused(size, unchecked):
+    with pytest.raises(InputError, match=r"kernel_size .* is not \(down, across\)"):
+        SparseConv(4, size).init(jax.random.key(0), X)
+
+
+def test_images_may_be_a_list(unchecked):
+    model = SparseConv(4, (3, 3))
+    params = model.init(jax.random.key(0), X)
+    np.testing.assert_array_equal(model.apply(params, X.tolist()), model.apply(params, X))
 
 
 def test_a_plan_gives_it_masks_and_rules():

@@ -135,6 +135,10 @@ def test_masks_of_different_ratios_are_stacked():
         (GridMask(jnp.ones((1, 2), bool), (8, 8), (4, 8), None, True), "of one gradient alone"),
         (BlockMask(jnp.zeros((3, 1), jnp.int32), (8, 8), (4, 8)), "jax.vmap"),
         (BlockMask(jnp.ones(1), (8, 8), (4, 8)), "float32 (1,): give int32 [k]"),
+        (BlockMask(np.array([1, 0]), (8, 8), (4, 8)), "do not ascend within [0, 2)"),
+        (BlockMask(np.array([0, 0]), (8, 8), (4, 8)), "do not ascend within [0, 2)"),
+        (BlockMask(np.array([-1, 0]), (8, 8), (4, 8)), "do not ascend within [0, 2)"),
+        (BlockMask(np.array([0, 2]), (8, 8), (4, 8)), "give each id once, ascending"),
     ],
 )
 def test_what_a_mask_cannot_hold_is_refused(mask, says):

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -164,6 +165,14 @@ def test_a_score_of_ones_own_ranks_the_blocks():
     np.testing.assert_array_equal(
         select_blocks(jnp.asarray(kernel), (3, 2), 0.7, peak).kept, [0, 3]
     )
+
+
+def test_a_score_of_ones_own_that_gives_a_number_is_refused():
+    def score(_: Any) -> Any:
+        return 1.0
+
+    with pytest.raises(InputError, match=r"must give one number for each block"):
+        select_blocks(random_kernel((8, 8), 0), (4, 4), 0.5, score)
 
 
 def test_a_score_sees_tiles_of_the_kernel_with_inputs_first():

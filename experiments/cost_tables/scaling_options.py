@@ -94,6 +94,8 @@ def model_of(options: Scaling) -> tuple[Shapes, Masking]:
         shapes = model_shapes(options.model, None, options.image_size)
         text, ratio = _block_and_ratio(options)
         check_ratio(ratio)
+        if ratio == 0:
+            raise InputError("--ratio=0 masks nothing: choose a ratio above 0")
         layers = options.mask_layers
         kinds = masked_kinds("XPatch,XChannel" if layers is None else layers)
         masking: Masking = dict.fromkeys(kinds, (parse_block(text), ratio))

@@ -210,7 +210,7 @@ def _check_owner(path: Path) -> None:
     """PermissionError if another user may have written `path`, whose code would run as us."""
     if sys.platform != "win32":
         status = path.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o002:
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise PermissionError(f"other users can write {path}")
 
 

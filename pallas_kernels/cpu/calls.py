@@ -1,7 +1,9 @@
 """The native kernels as functions of JAX arrays."""
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +29,8 @@ def multiply(
     shape = list(x.shape)
     shape[layer.axis] = layer.kernel_shape[0 if transposed else 1]
     options = {**_block(layer), "axis": np.int64(layer.axis), "transposed": transposed}
-
-    def call(*operands: Array) -> list[Array]:
-        leading = operands[0].shape[: operands[0].ndim - x.ndim]
-        return library.call("sparsemlp_multiply", [(*leading, *shape)], operands, options)
-
-    return _batched_over_rows(call)(x, kernel, _or_empty(bias, x), kept)[0]
+    call = _over_rows("sparsemlp_multiply", tuple(shape), tuple(options.items()))
+    return call(x, kernel, _or_empty(bias, x), kept)[0]
 
 
 def gradient(
@@ -45,14 +43,8 @@ def gradient(
 ) -> tuple[Float[Array, "in out"], Float[Array, " n"]]:
     """`(x^T dy) * M` along the layer's axis, and db, empty unless `with_bias`."""
     options = {**_block(layer), "axis": np.int64(layer.axis)}
-    shapes = [layer.kernel_shape, (layer.kernel_shape[1] if with_bias else 0,)]
-
-    @custom_vmap
-    def call(*operands: Array) -> list[Array]:
-        return library.call("sparsemlp_gradient", shapes, operands, options)
-
-    _vmap_in_turn(call)
-    dw, db = call(x, dy, kept)
+    shapes = (layer.kernel_shape, (layer.kernel_shape[1] if with_bias else 0,))
+    dw, db = _at_once("sparsemlp_gradient", shapes, tuple(options.items()))(x, dy, kept)
     return dw, db
 
 
@@ -60,17 +52,9 @@ def largest_blocks(
     x: Float[Array, "..."], block: tuple[int, int], k: int, axis: int
 ) -> tuple[Float[Array, "k height width"], Int[Array, " k"]]:
     """The k blocks of x with the largest norm, and their ids, ascending."""
-    options = {"axis": np.int64(axis)}
-
-    @custom_vmap
-    def call(*operands: Array) -> list[Array]:
-        shapes = [(k, *block), (k,)]
-        return library.call(
-            "sparsemlp_largest_blocks", shapes, operands, options, (x.dtype, jnp.int32)
-        )
-
-    _vmap_in_turn(call)
-    values, ids = call(x)
+    shapes, dtypes = ((k, *block), (k,)), (x.dtype, jnp.dtype(jnp.int32))
+    options = (("axis", np.int64(axis)),)
+    values, ids = _at_once("sparsemlp_largest_blocks", shapes, options, dtypes)(x)
     return values, ids
 
 
@@ -82,15 +66,9 @@ def compact_gradient(
     axis: int,
 ) -> Float[Array, "in out"]:
     """`X'^T dy` along an axis, X' given by its kept blocks."""
-    options = {"axis": np.int64(axis)}
-    shape = (n_in, dy.shape[axis])
-
-    @custom_vmap
-    def call(*operands: Array) -> list[Array]:
-        return library.call("sparsemlp_compact", [shape], operands, options)
-
-    _vmap_in_turn(call)
-    return call(values, ids, dy)[0]
+    shapes = ((n_in, dy.shape[axis]),)
+    options = (("axis", np.int64(axis)),)
+    return _at_once("sparsemlp_compact", shapes, options)(values, ids, dy)[0]
 
 
 def pruned_input_gradient(
@@ -100,11 +78,8 @@ def pruned_input_gradient(
     positions = math.prod(dy.shape[1:-1]) if kept.rescaled else 0
     options = {"n": np.int64(kept.n), "m": np.int64(kept.m), "positions": np.int64(positions)}
 
-    def call(*operands: Array) -> list[Array]:
-        shape = (*operands[0].shape[:-1], kernel.shape[0])
-        return library.call("sparsemlp_pruned", [shape], operands, options)
-
-    return _batched_over_rows(call)(dy, kernel)[0]
+    shape = (*dy.shape[:-1], kernel.shape[0])
+    return _over_rows("sparsemlp_pruned", shape, tuple(options.items()))(dy, kernel)[0]
 
 
 def mlp(
@@ -114,13 +89,9 @@ def mlp(
     residual: bool,
 ) -> Float[Array, "*batch out"]:
     """`gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`."""
-    options = _pair(layers, residual)
-
-    def call(*operands: Array) -> list[Array]:
-        shape = (*operands[0].shape[:-1], layers[1].kernel_shape[1])
-        return library.call("sparsemlp_mlp", [shape], operands, options)
-
-    return _batched_over_rows(call)(x, *_operands(weights, x))[0]
+    shape = (*x.shape[:-1], layers[1].kernel_shape[1])
+    call = _over_rows("sparsemlp_mlp", shape, tuple(_pair(layers, residual).items()))
+    return call(x, *_operands(weights, x))[0]
 
 
 def mlp_gradients(
@@ -135,13 +106,8 @@ def mlp_gradients(
     """Dx and the gradients of both layers; that of an absent bias is None."""
     options = {**_pair(layers, residual), "straight_through": straight_through}
     operands = _operands(weights, x)
-    shapes = [x.shape, *(operands[i].shape for i in (0, 1, 3, 4))]
-
-    @custom_vmap
-    def call(*operands: Array) -> list[Array]:
-        return library.call("sparsemlp_mlp_gradient", shapes, operands, options)
-
-    _vmap_in_turn(call)
+    shapes = (x.shape, *(operands[i].shape for i in (0, 1, 3, 4)))
+    call = _at_once("sparsemlp_mlp_gradient", shapes, tuple(options.items()))
     dx, dw1, db1, dw2, db2 = call(x, dy, *operands)
     first, second = weights
     return dx, (
@@ -150,41 +116,83 @@ def mlp_gradients(
     )
 
 
-def _batched_over_rows(call: Callable[..., list[Array]]) -> Callable[..., list[Array]]:
-    """Under `vmap` over the first operand alone, its axis joins the rows."""
-    batched = custom_vmap(call)
+# Functions are made once for what they do: JAX compiles what it maps anew for each new function.
+@functools.lru_cache(maxsize=1024)
+def _over_rows(
+    name: str, shape: tuple[int, ...], options: tuple[tuple[str, Any], ...]
+) -> custom_vmap:
+    """A kernel whose result has the rows of the first operand.
 
-    @batched.def_vmap
+    Under `vmap` over that alone its axis joins the rows.
+
+    Args:
+      name: of the kernel.
+      shape: of the result, without axes of `vmap`.
+      options: its attributes.
+    """
+
+    @custom_vmap
+    def call(*operands: Array) -> list[Array]:
+        leading = operands[0].shape[: operands[0].ndim - len(shape)]
+        return library.call(name, [(*leading, *shape)], operands, dict(options))
+
+    @call.def_vmap
     def rule(size: int, in_batched: list[bool], *operands: Array) -> tuple:
+        del size
         if not any(in_batched[1:]):
-            return _batched_over_rows(call)(*operands), [True]
-        return _in_turn(_batched_over_rows(call), size, in_batched, operands)
+            return call(*operands), [True]
+        return _in_turn(call, in_batched, operands)
 
-    return batched
+    return call
 
 
-def _vmap_in_turn(batched: custom_vmap) -> None:
-    @batched.def_vmap
+@functools.lru_cache(maxsize=1024)
+def _at_once(
+    name: str,
+    shapes: tuple[tuple[int, ...], ...],
+    options: tuple[tuple[str, Any], ...],
+    dtypes: tuple[np.dtype, ...] | None = None,
+) -> custom_vmap:
+    """A kernel that needs all of its operands; `vmap` calls it once for each member of a batch.
+
+    Args:
+      name: of the kernel.
+      shapes: of its results.
+      options: its attributes.
+      dtypes: of its results; that of the first operand by default.
+    """
+
+    @custom_vmap
+    def call(*operands: Array) -> list[Array]:
+        return library.call(name, shapes, operands, dict(options), dtypes)
+
+    @call.def_vmap
     def rule(size: int, in_batched: list[bool], *operands: Array) -> tuple:
-        return _in_turn(batched, size, in_batched, operands)
+        del size
+        return _in_turn(call, in_batched, operands)
+
+    return call
 
 
 def _in_turn(
-    call: Callable[..., list[Array]],
-    size: int,
-    in_batched: Sequence[bool],
-    operands: Sequence[Array],
+    call: custom_vmap, in_batched: Sequence[bool], operands: Sequence[Array]
 ) -> tuple[list[Array], list[bool]]:
     """One call for each member of a batch."""
+    results = _mapped(call, tuple(in_batched), tuple(operands))
+    return results, [True] * len(results)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _mapped(
+    call: custom_vmap, in_batched: tuple[bool, ...], operands: tuple[Array, ...]
+) -> list[Array]:
     batch = [a for a, is_batched in zip(operands, in_batched, strict=True) if is_batched]
 
     def one(members: list[Array]) -> list[Array]:
         rest = iter(members)
         return call(*(next(rest) if b else a for a, b in zip(operands, in_batched, strict=True)))
 
-    del size
-    results = jax.lax.map(one, batch)
-    return results, [True] * len(results)
+    return jax.lax.map(one, batch)
 
 
 def _block(layer: SparseLayer) -> dict:

@@ -148,15 +148,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
           SaveError: the disk refuses it.
         """
         later = [folder for folder in self._newest_first() if int(folder.stem) > step]
-        if not later:
-            return
-        try:
+        if later:
             self._remove(later)
-        except OSError as error:
-            raise SaveError(
-                f"cannot remove the checkpoints after step {step} in {self._directory}: "
-                f"{reason(error)}"
-            ) from error
 
     def _newest_first(self) -> list[Path]:
         """Returns the step folders; one that a save was replacing follows its successor."""
@@ -193,10 +186,21 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._remove([folder for folder in present if folder not in kept])
 
     def _remove(self, folders: Collection[Path]) -> None:
-        """Each is renamed first, so that none is left in part."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        for folder in folders:
-            folder.rename(self._scratch / f"{folder.name}.retired")
+        """Each is renamed first, so that none is left in part.
+
+        Raises:
+          SaveError: the disk refuses it.
+        """
+        try:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            for folder in folders:
+                folder.rename(self._scratch / f"{folder.name}.retired")
+        except OSError as error:
+            names = ", ".join(folder.stem for folder in folders)
+            raise SaveError(
+                f"cannot remove the checkpoints of steps {names} in {self._directory}: "
+                f"{reason(error)}"
+            ) from error
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _score(self, folder: Path) -> float | None:

@@ -28,6 +28,9 @@ from sparsemlp.train.learning_rates import by_epoch, by_step, learning_rate, tri
 from sparsemlp.train.optimizer import adam_with_l2, adamw, sgd_with_l2
 from sparsemlp.train.train_state import Program, initial_state
 
+_MOST_STEPS = 2**31 - 1
+"""The largest int32, in which a training state counts."""
+
 
 def build_program(settings: Settings, dataset: LabelledImages) -> Program:
     """The training program of a run.
@@ -51,10 +54,16 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
             f"--batch-size={settings.batch_size} is larger than the {n_images} training images "
             f"of {dataset.source}: choose at most {n_images}"
         )
+    steps_per_epoch = math.ceil(n_images / settings.batch_size)
+    if settings.epochs * steps_per_epoch > _MOST_STEPS:
+        raise InputError(
+            f"--epochs={settings.epochs} of {steps_per_epoch} steps are more steps than can be "
+            f"counted: choose at most {_MOST_STEPS // steps_per_epoch}"
+        )
     mesh = _mesh(settings)
     program = Program(
         model=_with_budget(_model(settings, height, channels, dataset.n_classes), settings),
-        optimizer=_optimizer(settings, math.ceil(n_images / settings.batch_size)),
+        optimizer=_optimizer(settings, steps_per_epoch),
         augmentation=augmentation(settings),
         n_classes=dataset.n_classes,
         mean=dataset.mean,

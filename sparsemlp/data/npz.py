@@ -61,14 +61,20 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         if not zipfile.is_zipfile(path):
             raise InputError(f"{path} is not an .npz file: write one with numpy.savez(...)")
         # Opened here, because numpy leaves a file open that turns out to be damaged.
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             missing = [key for key in _REQUIRED if key not in file]
             if missing:
                 raise InputError(
                     f"{path} lacks {', '.join(missing)} and holds "
                     f"{', '.join(file.files) or 'nothing'}: store {', '.join(_REQUIRED)}"
                 )
-            return {key: file[key] for key in (*_REQUIRED, "n_classes") if key in file}
+            arrays = {key: file[key] for key in (*_REQUIRED, "n_classes") if key in file}
+            # What is no .npy file comes back as its bytes.
+            if raw := [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]:
+                raise InputError(
+                    f"{path}: {', '.join(raw)} is no array: write it anew with numpy.savez(...)"
+                )
+            return arrays
     except InputError:
         raise
     except (

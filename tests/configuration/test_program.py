@@ -76,6 +76,7 @@ def test_the_settings_reach_the_model():
     ("chosen", "message"),
     [
         ({"batch_size": 45}, "--batch-size=45 is larger than the 44 training images of tiny.npz"),
+        ({"epochs": 10**20}, "more steps than can be counted: choose at most 357913941"),
         ({"accumulate": 9}, "--accumulate=9 is more than the 8 images of a step: choose at most 8"),
         (
             {"activation": "32x4:0.5", "accumulate": 8, "batch_size": 40},

@@ -105,6 +105,14 @@ def test_a_broken_rule_is_named_in_one_line(tmp_path: Path, changes: dict[str, A
     assert "\n" not in str(raised.value)
 
 
+def test_members_that_are_no_arrays_are_named(tmp_path: Path):
+    path = saved(tmp_path)
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("n_classes", b"three")
+    with pytest.raises(InputError, match="n_classes is no array: write it anew"):
+        load_npz(path)
+
+
 def test_a_missing_file_is_an_input_error(tmp_path: Path):
     with pytest.raises(InputError, match="is not a file"):
         load_npz(tmp_path / "none.npz")

@@ -150,6 +150,7 @@ def test_the_search_finds_where_native_begins_to_pay(
         (("--rows", 0), "must be at least 1"),
         (("--block", "4"), "block '4' is not ROWSxCOLS"),
         (("--out", "/no/such/table.json"), "must be in a folder that exists"),
+        (("--kernel", "--out", "table.json"), "--kernel must name at least one"),
     ],
 )
 def test_a_wrong_option_is_named(
@@ -157,6 +158,18 @@ def test_a_wrong_option_is_named(
 ) -> None:
     assert run(*words) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("text", ['{"entries": [', "[]", "{}", None], ids=repr)
+def test_what_is_no_table_is_not_written_over(
+    run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None
+) -> None:
+    path = tmp_path / "table.json"
+    path.mkdir() if text is None else path.write_text(text)
+    assert run(*TINY, "--out", path) == 2
+    assert "is no table of this program: remove it, or name another" in capsys.readouterr().err
+    assert text is None or path.read_text() == text
 
 
 def test_without_native_kernels_nothing_is_measured(

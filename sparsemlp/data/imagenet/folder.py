@@ -25,11 +25,13 @@ class FolderSource:
       folder: The folder of the class folders.
       classes: Names of the class folders; the label of an image is the place of its folder.
       n_ignored: Files that are left out because of how their names end.
+      n_elsewhere: Images beside the class folders and folders inside them, left out too.
     """
 
     folder: Path
     classes: tuple[str, ...]
     n_ignored: int
+    n_elsewhere: int
     _names: bytes = field(repr=False)
     _ends: Int64[np.ndarray, " images"] = field(repr=False)
     _first_of_class: Int64[np.ndarray, " classes"] = field(repr=False)
@@ -76,7 +78,7 @@ def find_images(folder: Path) -> FolderSource:
     """Looks for the images in a folder of class folders, without opening them.
 
     Hidden files and folders do not count; a file whose name ends in none of `SUFFIXES` is left
-    out and counted.
+    out and counted, and so are images beside the class folders and folders inside them.
 
     Args:
       folder: A folder whose folders are the classes.
@@ -86,17 +88,19 @@ def find_images(folder: Path) -> FolderSource:
     """
     try:
         classes = tuple(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
+        n_elsewhere = sum(_is_image(e.name) and not e.is_dir() for e in _entries(folder))
         if not classes:
-            loose = any(_is_image(entry.name) for entry in _entries(folder))
             raise InputError(
-                f"{folder} {'holds images, but' if loose else 'holds'} no class folders: sort the "
-                "images into a folder for each class, CLASS/*.JPEG"
+                f"{folder} {'holds images, but' if n_elsewhere else 'holds'} no class folders: "
+                "sort the images into a folder for each class, CLASS/*.JPEG"
             )
         names: list[bytes] = []
         first_of_class, n_ignored = [], 0
         for name in classes:
             first_of_class.append(len(names))
-            files = [entry.name for entry in _entries(folder / name) if not entry.is_dir()]
+            entries = _entries(folder / name)
+            files = [entry.name for entry in entries if not entry.is_dir()]
+            n_elsewhere += len(entries) - len(files)
             images = sorted(os.fsencode(file) for file in files if _is_image(file))
             names += images
             n_ignored += len(files) - len(images)
@@ -115,6 +119,7 @@ def find_images(folder: Path) -> FolderSource:
         folder=folder,
         classes=classes,
         n_ignored=n_ignored,
+        n_elsewhere=n_elsewhere,
         _names=_SEPARATOR.join(names),
         _ends=np.cumsum(lengths + 1) - 1,
         _first_of_class=np.asarray(first_of_class, np.int64),

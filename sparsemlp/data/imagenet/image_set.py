@@ -114,6 +114,11 @@ def _open_folder(folder: Path) -> ImageSet:
             oddities.append(f"{len(empty)} classes of {source.folder} have no images ({empty[0]})")
         if source.n_ignored:
             oddities.append(f"{source.n_ignored} files of {source.folder} are not named as images")
+        if source.n_elsewhere:
+            oddities.append(
+                f"{source.n_elsewhere} images or folders of {source.folder} do not lie in "
+                "CLASS/*.JPEG and are left out"
+            )
     return ImageSet(
         name=folder.resolve().name,
         source=f"{folder.resolve().name} (folder)",

@@ -42,7 +42,8 @@ class Pipeline:
 
     Images that cannot be read are reported, each with a warning of one line, when their batch is
     handed out. In training another image takes the place, and rows and labels are as ever; in
-    validation the row is black and labelled -1. More than a share of them is an error.
+    validation the row is black and labelled -1. More than a share of all images is an error; each
+    process counts its own, so that none refuses what fewer processes take.
 
     Attributes:
       position: (epoch, step) of the batch that is handed out next.
@@ -57,7 +58,7 @@ class Pipeline:
       step: Step of the first batch in that epoch, from 0.
       n_workers: Worker processes that decode; 0 does it in a thread of this process, and None
         takes as many as there are cores.
-      largest_unreadable_share: Of the rows of this process in an epoch.
+      largest_unreadable_share: Of the images of an epoch, those of all processes.
       n_unreadable: How many were in that epoch before the first batch.
 
     Raises:
@@ -84,7 +85,7 @@ class Pipeline:
         self.position = (epoch, step)
         self.seconds_waited = 0.0
         self._unreadable = UnreadableCount(
-            -(-plan.n_images // plan.n_processes),
+            plan.n_images,
             largest_unreadable_share,
             replaced=plan.seed is not None,
             epoch=epoch,

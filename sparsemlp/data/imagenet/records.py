@@ -1,5 +1,6 @@
 """A split of a TFDS data set in array_record files as a source of encoded images."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ def prepared_builder(name: str, data_dir: Path) -> Any:
       InputError: The data set is not there, not in array_record files, damaged, or holds
         something else.
     """
+    if not re.fullmatch(r"[A-Za-z]\w*(/[\w.+-]+)?(:\d+\.\d+\.\d+)?", name):
+        raise InputError(
+            f"{name!r} is no folder, no .npz file and no name of a TFDS data set: give "
+            "imagenet2012, or a folder with train/CLASS/*.JPEG and val/CLASS/*.JPEG"
+        )
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import read_only_builder
 

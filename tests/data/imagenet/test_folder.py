@@ -53,6 +53,13 @@ def test_other_files_are_left_out_and_counted(tmp_path: Path):
     make(tmp_path, "LICENSE", "a/deeper/3.JPEG")
     source = find_images(tmp_path)
     assert (source.classes, len(source), source.n_ignored) == (("a",), 1, 2)
+    assert source.n_elsewhere == 1
+
+
+def test_images_beside_class_folders_and_folders_in_them_are_counted(tmp_path: Path):
+    make(tmp_path, "a/1.JPEG", "a/deeper/2.JPEG", "loose.JPEG", "LICENSE", "b.JPEG/3.JPEG")
+    source = find_images(tmp_path)
+    assert (source.classes, len(source), source.n_elsewhere) == (("a", "b.JPEG"), 2, 2)
 
 
 def test_a_name_that_is_no_text_can_be_read(tmp_path: Path):

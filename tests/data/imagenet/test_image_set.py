@@ -87,12 +87,14 @@ def test_oddities_of_a_folder_are_noticed_in_a_line(tmp_path: Path):
     for image in (folder / "train" / CLASSES[1]).iterdir():
         image.unlink()
     (folder / "val" / CLASSES[0] / "notes.txt").touch()
+    (folder / "val" / "loose.JPEG").touch()
     images = open_image_set(str(folder))
     assert images.n_classes == len(CLASSES)
     notice = images.notice or ""
     assert "\n" not in notice
     assert f"1 classes of {folder / 'train'} have no images ({CLASSES[1]})" in notice
     assert f"1 files of {folder / 'val'} are not named as images" in notice
+    assert f"1 images or folders of {folder / 'val'} do not lie in CLASS/*.JPEG" in notice
 
 
 def test_splits_with_other_classes_are_an_input_error(tmp_path: Path):

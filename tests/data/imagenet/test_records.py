@@ -47,6 +47,12 @@ def test_a_data_set_that_is_not_prepared_is_an_input_error(tmp_path: Path):
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize("name", ["images.NPZ", "images.npz/", "", "a b", "two/of/them"])
+def test_a_name_that_no_data_set_can_have_is_said_to_be_none(name: str, tmp_path: Path):
+    with pytest.raises(InputError, match=r"is no folder, no .npz file and no name of a TFDS"):
+        prepared_builder(name, tmp_path)
+
+
 def test_files_without_random_access_are_an_input_error(tfds_folder: Path, tmp_path: Path):
     copied = copy_info(tfds_folder, tmp_path, fileFormat="tfrecord")
     with pytest.raises(InputError, match=r"tfrecord files.*tfds convert_format --dataset_ver"):

@@ -48,6 +48,7 @@ def test_a_model_string_says_depth_and_masks():
         ({"block": "48x48"}, "block 48x48 does not divide XPatch"),
         ({"block": "32"}, "block '32' is not ROWSxCOLS"),
         ({"ratio": 1.0}, "ratio 1.0 is outside"),
+        ({"ratio": 0.0}, "--ratio=0 masks nothing"),
         ({"mask_layers": "Head"}, "--mask-layers names 'Head'"),
         ({"image_size": 30}, "--image-size=30 is no multiple"),
         ({"config": "ResMLP5 @ XPatch = sparse 0.5 (8, 8);"}, "masks nothing"),

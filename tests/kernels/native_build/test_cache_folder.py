@@ -68,8 +68,9 @@ def test_nothing_is_loaded_that_another_user_could_have_written(
         assert_temporary(build_library(source, cache_dir=cache), cache)
     for path in (cache, planted):
         mode = path.stat().st_mode
-        path.chmod(mode | 0o002)
-        assert_temporary(build_library(source, cache_dir=cache), cache)
+        for others in (0o002, 0o020):
+            path.chmod(mode | others)
+            assert_temporary(build_library(source, cache_dir=cache), cache)
         path.chmod(mode)
     assert build_library(source, cache_dir=cache) == planted
 
