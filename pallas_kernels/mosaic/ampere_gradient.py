@@ -106,7 +106,7 @@ def _kernel(
     n_groups = column.shape[0]
     tall, width = left.shape[2], right.shape[2]
     n_together = tall // height
-    share, index = jax.lax.axis_index("y"), jax.lax.axis_index("x")
+    share, index = jax.lax.axis_index(launch.Y), jax.lax.axis_index(launch.X)
     mine = warpgroup.read(column, index)
     first = share * per_share
     is_there = warpgroup.read(length, index) > 0

@@ -178,8 +178,9 @@ class Mosaic(Engine):
         layers: tuple[SparseLayer, SparseLayer],
     ) -> tuple[Float[Array, "rows units"], Float[Array, "rows units"]]:
         """Hidden units after GELU, and the gradient before it."""
-        tiles = self._tiles_of_pair(hidden_cost.tiles_of, layers, "mlp_gradients", x.shape[0])
-        if x.size and tiles is not None:
+        pair = layers, "mlp_gradients", x.shape[0]
+        tiles = self._tiles_of_pair(hidden_cost.tiles_of, *pair) if x.size else None
+        if tiles is not None:
             return hidden.hidden_units(x, dy, weights, layers, tiles, interpret=self.interpret)
         (w1, b1, kept1), (w2, _, kept2) = weights
         before = self.product(x, w1, b1, kept1, layers[0])

@@ -137,7 +137,7 @@ def _kernel(
     full: Any,
     free: Any,
 ) -> None:
-    share, index = jax.lax.axis_index("y"), jax.lax.axis_index("x")
+    share, index = jax.lax.axis_index(launch.Y), jax.lax.axis_index(launch.X)
     table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
     n_blocks = table(length).read(index)
     first = share * cut.per_share

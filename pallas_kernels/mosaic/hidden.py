@@ -92,7 +92,8 @@ def hidden_units(
             **{name: shared(buffers, tiles.blocks, tiles.rows, depth) for name in panels},
             "ring1": shared(*ring, *((width, depth) if is_wide else (depth, width))),
             "ring2": shared(*ring, width, depth),
-            "staging": shared(tiles.n_compute, ROWS, width),
+            "staging1": shared(tiles.n_compute, ROWS, width),
+            "staging2": shared(tiles.n_compute, ROWS, width),
             **{f"{name}_full": launch.barriers(buffers, tiles.blocks) for name in panels},
             **({} if is_whole else {"panel_free": launch.barriers(2, tiles.n_compute)}),
             "ring1_full": full,
@@ -145,14 +146,13 @@ def _kernel(
     is_turned: bool,
     has_bias: bool,
     n_shares: int,
-    staging: Any,
     **memory: Any,
 ) -> None:
     n = len(_TABLES)
     x, dy, w1, w2, *rest = operands[2 * n :]
     bias = rest.pop(0) if has_bias else None
     units, gradient = rest
-    tile, number = launch.place(n_shares, tiles.cluster)
+    tile, own_share = launch.place(n_shares, tiles.cluster)
 
     def share(tables: dict[str, Any]) -> Share:
         row = warpgroup.read(tables["which"], 0)
@@ -162,20 +162,20 @@ def _kernel(
             ends=None,
             tiles=tiles,
             n_columns=product.n_lines,
-            number=number,
+            number=own_share,
             n_shares=n_shares,
         )
 
-    def own_memory(panel: str, ring: str) -> Memory:
-        names = panel, ring, f"{panel}_full", "panel_free", f"{ring}_full", f"{ring}_free"
-        its_panel, its_ring, *barriers = map(memory.get, names)
-        return Memory(its_panel, its_ring, staging, *barriers)
+    def own_memory(panel: str, number: int) -> Memory:
+        ring, staging = f"ring{number}", f"staging{number}"
+        names = panel, ring, staging, f"{panel}_full", "panel_free", f"{ring}_full", f"{ring}_free"
+        return Memory(*map(memory.get, names))
 
-    def program(place: int, panel: str, own: dict[str, Any]) -> dict[str, Any]:
-        tables = dict(zip(_TABLES, operands[place * n :], strict=False))
+    def program(number: int, panel: str, own: dict[str, Any]) -> dict[str, Any]:
+        tables = dict(zip(_TABLES, operands[(number - 1) * n :], strict=False))
         return {
             "share": share(tables),
-            "memory": own_memory(panel if tiles.pieces == 1 else "panel", f"ring{place + 1}"),
+            "memory": own_memory(panel if tiles.pieces == 1 else "panel", number),
             "first_row": tile * tiles.rows,
             "width": product.width,
             "depth": product.depth,
@@ -185,7 +185,7 @@ def _kernel(
 
     first = {"x": x, "kernel": w1, "bias": bias, "y": units, "turned": is_turned}
     second = {"x": dy, "kernel": w2, "bias": None, "y": gradient, "turned": True}
-    programs = program(0, "panel_x", first), program(1, "panel_dy", second)
+    programs = program(1, "panel_x", first), program(2, "panel_dy", second)
     copies = hidden_program.Copying(*(product_copies.Copying(**own) for own in programs))
     sums = hidden_program.Summing(*(product_sums.Summing(**own) for own in programs))
     launch.specialise(tiles.n_compute, copies.copy, sums.multiply)

@@ -28,7 +28,8 @@ def seconds(hidden: Hidden, tiles: HiddenTiles) -> float:
     steps = sum(product_cost.program_seconds(product, tiles, is_sorted=False) for product in hidden)
     multiplied = product_cost.in_waves(n_programs, tiles.cluster, loaded, steps)
     n_units, bytes_of_units = _units(hidden)
-    gelu = mlp_cost.gelu_seconds(n_programs, tiles.cluster, -(-n_units // n_programs))
+    own_units = -(-n_units // n_programs)
+    gelu = mlp_cost.gelu_seconds(n_programs, tiles.cluster, own_units, tiles.n_compute)
     return multiplied + gelu + 2 * bytes_of_units / MEMORY_BYTES
 
 

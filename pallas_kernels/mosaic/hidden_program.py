@@ -80,10 +80,11 @@ class Summing:
                 use, step2 = gradient.add_turn(totals[lines:], *place, (use, step2))
                 for rank in range(lines):
                     column, exists = units.share.column(turn, rank, beside)
+                    where = thread, row, column, exists
                     value, slope = gelu(units.value(totals[rank], column))
-                    units.write(value, thread, row, column, exists)
+                    units.write(value, *where, n_others=1)
                     change = slope * gradient.value(totals[lines + rank], column)
-                    gradient.write(change, thread, row, column, exists)
+                    gradient.write(change, *where, n_others=1)
                 return use, step1, step2
 
             return warpgroup.with_accumulators((ROWS, units.width), 2 * lines, sum_up)

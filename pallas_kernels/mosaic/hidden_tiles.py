@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from jax.experimental import pallas as pl
+
 from pallas_kernels.mosaic import launch, product_tiles
 from pallas_kernels.mosaic.product_tiles import Product, Tiles
 from pallas_kernels.sparse_layer import SparseLayer
@@ -43,8 +45,7 @@ class HiddenTiles(Tiles):
 
         A table knows a pair by its two widths, whichever of them is the hidden one.
         """
-        n_blocks = hidden.units.n_blocks
-        return (self.pieces - 1) * self.blocks < n_blocks <= self.pieces * self.blocks
+        return self.blocks == pl.cdiv(hidden.units.n_blocks, self.pieces)
 
 
 APART = HiddenTiles(0, 0, 0, 0, 0, 0, 0)

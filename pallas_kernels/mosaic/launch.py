@@ -19,8 +19,11 @@ except ImportError:
 
 plgpu: Any = mosaic_gpu
 
-WARPGROUP = "warpgroup"
-CLUSTER = "cluster"
+X, Y = "sparsemlp_x", "sparsemlp_y"
+WARPGROUP = "sparsemlp_warpgroup"
+CLUSTER = "sparsemlp_cluster"
+"""Axes of the grid, of warpgroups and of clusters. An axis of a mesh around a kernel that has the
+name of one of its own is read in its place, so none has such a name."""
 SHARED_MEMORY_BYTES = 232448
 """What one block of threads may have of a Hopper's shared memory."""
 TILE_ROWS = 8
@@ -119,10 +122,10 @@ def launch(
     Args:
       name: what the kernel is called in a profile.
       kernel: takes a reference to global memory for each operand and each result, and `scratch`
-        by name. It reads its place in the grid from the axes `x`, `y` and its thread's number from
+        by name. It reads its place in the grid from the axes `X`, `Y` and its thread's number from
         `WARPGROUP`.
       operands: arrays.
-      grid: how many clusters of programs there are along `x`, which runs fastest, and `y`, of
+      grid: how many clusters of programs there are along `X`, which runs fastest, and `Y`, of
         which a GPU has 65535 at most.
       out: shape and dtype of the result, a `jax.ShapeDtypeStruct`; or a tuple of several.
       scratch: shared memory and barriers.
@@ -136,7 +139,7 @@ def launch(
         out_type=out,
         scratch_types=scratch,
         grid=tuple(reversed(grid)),
-        grid_names=("y", "x")[-len(grid) :],
+        grid_names=(Y, X)[-len(grid) :],
         **together,
         num_threads=n_warpgroups,
         thread_name=WARPGROUP,
@@ -160,10 +163,10 @@ def launch(
 def place(n_shares: int, cluster: int = 1) -> tuple[Array, Array]:
     """Which tile of rows a program works on, and which share; the shares of a tile run together.
 
-    Both lie on the axis `x`: there may be more tiles than a GPU has programs along another. The
+    Both lie on the axis `X`: there may be more tiles than a GPU has programs along another. The
     programs of a cluster have the same share of tiles that follow each other.
     """
-    index = jax.lax.axis_index("x")
+    index = jax.lax.axis_index(X)
     tile, share = (f(index, jnp.int32(n_shares)) for f in (jax.lax.div, jax.lax.rem))
     return (tile * cluster + jax.lax.axis_index(CLUSTER) if cluster > 1 else tile), share
 

@@ -41,12 +41,17 @@ def seconds(pair: Pair, tiles: MlpTiles) -> float:
     loaded = n_programs * (kept / tiles.cluster + panel) * itemsize
     multiplied = product_cost.in_waves(n_programs, tiles.cluster, loaded, steps)
     units = tiles.first.rows * first.n_lines * first.width
-    return multiplied + gelu_seconds(n_programs, tiles.cluster, units)
+    return multiplied + gelu_seconds(n_programs, tiles.cluster, units, tiles.n_compute)
 
 
-def gelu_seconds(n_programs: int, cluster: int, units: int) -> float:
-    """The time of GELU, of so many numbers in each program."""
-    return pl.cdiv(n_programs, product_cost.PLACES[cluster]) * units * GELU_SECONDS
+def gelu_seconds(n_programs: int, cluster: int, units: int, n_compute: int = 4) -> float:
+    """The time of GELU, of so many numbers in each program.
+
+    A warpgroup that multiplies alone does not keep a multiprocessor busy, each of whose four parts
+    has one warp of it then: half of the rate is assumed.
+    """
+    rate = 0.5 if n_compute == 1 else 1.0
+    return pl.cdiv(n_programs, product_cost.PLACES[cluster]) * units * GELU_SECONDS / rate
 
 
 def apart_seconds(pair: Pair) -> float:
@@ -56,7 +61,8 @@ def apart_seconds(pair: Pair) -> float:
     cuts = [product_cost.tiles_of(product) for product in pair]
     products = (product_cost.seconds(*each) for each in zip(pair, cuts, strict=True))
     n_programs = cuts[0].n_tiles(pair.first) * cuts[0].n_shares(pair.first)
-    gelu = gelu_seconds(n_programs, cuts[0].cluster, -(-hidden // n_programs))
+    units, n_compute = -(-hidden // n_programs), cuts[0].n_compute
+    gelu = gelu_seconds(n_programs, cuts[0].cluster, units, n_compute)
     return sum(products) + written + gelu
 
 

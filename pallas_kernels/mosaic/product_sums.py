@@ -143,7 +143,15 @@ class Summing(Program):
             value = value + warpgroup.load_row(self.bias.at[features], ROWS)
         return gelu(value)[0] if self.with_gelu else value
 
-    def write(self, value: Array, thread: Array, row: Array, column: Array, exists: Array) -> None:
+    def write(
+        self,
+        value: Array,
+        thread: Array,
+        row: Array,
+        column: Array,
+        exists: Array,
+        n_others: int = 0,
+    ) -> None:
         """Writes the result of a block column, unless there is no such column.
 
         Args:
@@ -152,9 +160,10 @@ class Summing(Program):
           row: its first row.
           column: the column.
           exists: whether there is one.
+          n_others: results that another product writes between two of this one.
         """
 
         @pl.when(exists)
         def _write() -> None:
             destination = self.y.at[pl.ds(row, ROWS), pl.ds(column * self.width, self.width)]
-            warpgroup.write(value, self.memory.staging.at[thread], destination)
+            warpgroup.write(value, self.memory.staging.at[thread], destination, n_others)

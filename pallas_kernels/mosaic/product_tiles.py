@@ -25,8 +25,8 @@ MOST_LINES = {1: 8, 2: 8, 4: 3}
 """By warpgroups that multiply, how many block columns each sums at once, at most: each is code of
 its own, with addresses that the copying warpgroup needs too."""
 MOST_LINES_TOGETHER = {1: 4, 2: 3, 4: 1}
-"""The same where a program computes two products of the same columns, no more than four of each
-at once."""
+"""The same where a program computes two products of the same columns, of columns that are abreast
+together: the copying warpgroup has registers for no more."""
 LINES = (1, 2, 3, 4, 5, 6, 8)
 """Block columns that a warpgroup holds the sums of."""
 OTHER_REGISTERS = 16
@@ -118,7 +118,7 @@ def search_space(product: Product, memory_bytes: int, together: int = 1) -> Iter
       product: what is cut.
       memory_bytes: of shared memory.
       together: how many such products a program computes of the same columns. Each has a ring, a
-        panel of its own if that is in one piece, and sums of every column.
+        panel of its own if that is in one piece, sums of every column, and memory for its results.
     """
     for n_compute, abreast, cluster in itertools.product(MOST_LINES, MOST_LINES, CLUSTERS):
         if n_compute % abreast == 0 and has_work(product, n_compute // abreast, abreast, cluster):
@@ -159,7 +159,7 @@ def _panels(
     most = min(most, product.n_lines // abreast)
     slot = together * abreast * launch.panel_bytes((width, depth), product.dtype)
     size = n_compute // abreast * ROWS
-    staging = launch.panel_bytes((n_compute * ROWS, width), product.dtype)
+    staging = together * launch.panel_bytes((n_compute * ROWS, width), product.dtype)
     for n in [n for n in STAGES if n * slot in RING_BYTES] or [min(STAGES)]:
         left = memory_bytes - n * slot - staging - launch.BARRIERS_BYTES
         if launch.panel_bytes((together, n_blocks, size, depth), product.dtype) <= left:
@@ -185,7 +185,7 @@ def _most_lines_together(n_compute: int, abreast: int, width: int, cluster: int)
     others = OTHER_REGISTERS + 3 * width // 4 + (2 * COLUMN_REGISTERS if cluster > 1 else 0)
     left = launch.registers(n_compute) - others
     most = left // (2 * (width // 2 + COLUMN_REGISTERS))
-    return min(most, MOST_LINES_TOGETHER[n_compute], 4 // abreast)
+    return min(most, max(1, MOST_LINES_TOGETHER[n_compute] // abreast))
 
 
 def steps_of_ranks(

@@ -126,10 +126,18 @@ def store(value: Array, destination: Any) -> None:
     destination[...] = value.astype(destination.dtype)
 
 
-def write(value: Array, staging: Any, destination: Any) -> None:
-    """Copies a value through shared memory to global memory, except what lies outside of that."""
-    # The copy before this one may still read the staging memory.
-    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+def write(value: Array, staging: Any, destination: Any, n_others: int = 0) -> None:
+    """Copies a value through shared memory to global memory, except what lies outside of that.
+
+    Args:
+      value: the value.
+      staging: in shared memory.
+      destination: in global memory.
+      n_others: how many values this thread has written, since the last one that took this staging
+        memory, from others.
+    """
+    # The last copy from this staging memory may still read it; copies end in their order.
+    plgpu.wait_smem_to_gmem(n_others, wait_read_only=True)
     staging[...] = value.astype(staging.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(staging, destination)

@@ -98,7 +98,7 @@ def _pairs(cases: list[Case]) -> list[Case]:
         if a.engine != "mosaic" or name not in FUSED:
             continue
         for cut in fused(name, a.block, a.dtype, width):
-            key = name, a.block, a.dtype, width, cut.n_compute, cut.cluster > 1
+            key = name, a.block, a.dtype, width, cut.n_compute, cut.abreast, cut.cluster > 1
             if key not in found or cut.lines > found[key].configuration.lines:
                 found[key] = mlp_case(name, a.block, a.dtype, width, a.engine, cut)
     own_cases = set(map(str, cases))

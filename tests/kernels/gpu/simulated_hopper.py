@@ -113,7 +113,8 @@ def _store(value: Array, destination: Ref) -> None:
     HERE.warpgroup.stores.append((destination, np.asarray(value.astype(destination.dtype))))
 
 
-def _write(value: Array, _: Ref, destination: Ref) -> None:
+def _write(value: Array, _: Ref, destination: Ref, n_others: int = 0) -> None:
+    del n_others
     HERE.cluster.take_turns()
     destination.write(np.asarray(value.astype(destination.dtype)))
 
@@ -152,7 +153,7 @@ def _launch(
     for place in itertools.product(*map(range, grid)):
         programs: list[Program] = []
         for rank in range(cluster):
-            axes = dict(zip("xy", place, strict=False)) | {launch.CLUSTER: rank}
+            axes = dict(zip((launch.X, launch.Y), place, strict=False)) | {launch.CLUSTER: rank}
             program = Program(axes, rank, programs, {}, n_warpgroups)
             program.memory |= {n: _memory(program, n, s, cluster) for n, s in scratch.items()}
             programs.append(program)

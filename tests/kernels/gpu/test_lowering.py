@@ -11,7 +11,10 @@ from machine_code import mosaic_target
 
 from pallas_kernels import Mosaic, SparseLayer
 from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic.hidden_tiles import HiddenTiles
 from pallas_kernels.mosaic.mlp_tiles import MlpTiles
+
+_HIDDEN = [HiddenTiles(2, 1, cluster, pieces=2, blocks=1, lines=2, stages=4) for cluster in (1, 2)]
 
 
 def lowered(case: Case, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -118,6 +121,39 @@ def test_a_fused_pair_of_any_number_of_rows_lowers_on_hopper_as_one_kernel(n_row
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("@mosaic_gpu_v2") == 1
     assert traced.out_info.shape == (n_rows, 64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("n_rows", [1, 37, 300])
+def test_hidden_units_of_any_number_of_rows_lower_on_hopper_as_one_kernel(n_rows, dtype):
+    tiles = HiddenTiles(2, 1, 2, pieces=2, blocks=1, lines=2, stages=4)
+    case = mlp_case("hidden", (32, 32), dtype, 64, "mosaic", tiles)
+    x = jax.ShapeDtypeStruct((n_rows, 64), dtype)
+    device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
+        traced = jax.jit(case.traced()).trace(x, x, *case.operands[2:])
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@mosaic_gpu_v2") == 1
+    assert [out.shape for out in traced.out_info] == [(n_rows, 256)] * 2
+
+
+@pytest.mark.parametrize("name", ["data", "x", "y", "warpgroup", "cluster"])
+def test_an_axis_of_a_mesh_is_none_of_a_kernel_whatever_its_name(name):
+    """A kernel that reads the axis of a mesh asks for what programs of several devices need."""
+    cases = [mlp_case("hidden", (32, 32), "bfloat16", 64, "mosaic", cut) for cut in _HIDDEN]
+    cases += [c for c in FEW_OF_MOSAIC if c.dtype == jnp.bfloat16]
+    device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
+    mesh = AbstractMesh((2,), (name,), abstract_device=device)
+    for case in cases:
+        spec = jax.sharding.PartitionSpec()
+        call = jax.shard_map(
+            case.traced(), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+        )
+        with jax.sharding.use_abstract_mesh(mesh):
+            traced = jax.jit(call).trace(*case.operands)
+            text = traced.lower(lowering_platforms=("cuda",)).as_text()
+        assert "@mosaic_gpu_v2" in text
+        assert "uses_xla_collective_metadata = true" not in text, case
 
 
 def test_layers_that_are_alike_are_lowered_once():

@@ -38,6 +38,13 @@ def test_one_after_the_other_is_both_products_gelu_and_the_hidden_units(monkeypa
     assert least <= with_gelu - apart_seconds(its) < 2 * least
 
 
+def test_a_warpgroup_alone_takes_longer_for_gelu():
+    times = [mlp_cost.gelu_seconds(132, 1, 1000, n) for n in (1, 2, 4)]
+    assert times[0] == pytest.approx(2 * times[2])
+    assert times[1] == times[2]
+    assert mlp_cost.gelu_seconds(133, 1, 1000, 4) == pytest.approx(2 * times[2])
+
+
 def test_few_rows_are_not_fused_where_gelu_would_be_of_few_programs():
     assert by_cost(pair(384, 64, n_rows=4096))[0] == APART
     assert by_cost(pair(384, 64, n_rows=16384))[0] != APART

@@ -25,8 +25,9 @@ def test_layers_along_the_features_are_fused(axis, is_fused):
     assert Mosaic().fuses(layer, layer) == is_fused
 
 
-def test_nothing_in_is_nothing_out():
-    pair = pairs.draw(BLOCKS, n_rows=1, width=96, hidden=256)
+@pytest.mark.parametrize("blocks", [BLOCKS, ((32, 32), (32, 32))], ids=["apart", "fusable"])
+def test_nothing_in_is_nothing_out(blocks):
+    pair = pairs.draw(blocks, n_rows=1, width=96, hidden=256)
     empty = jnp.zeros((2, 0, 96))
     engine = Mosaic(interpret=True)
     assert engine.mlp(empty, pair.weights, pair.layers, True).shape == empty.shape
