@@ -58,12 +58,16 @@ def test_the_grid_of_weight_decay_has_every_run_with_it_and_without():
 
 def test_the_grid_without_mixing_compares_the_same_training():
     grid = read_grid(CONFIGS / "no_mixing.yaml")
-    found = [(run.config.config is None, run.config.backward) for run in grid.runs]
-    kinds = [(True, "masked"), (False, "masked"), (False, "straight_through")]
+    configs = [run.config for run in grid.runs]
+    found = [(c.config is None, c.backward, c.score) for c in configs]
+    kinds = [
+        (True, "masked", "l2"),
+        (False, "masked", "l2"),
+        (False, "straight_through", "l2"),
+        (False, "straight_through", "gradient"),
+    ]
     assert found == [kind for kind in kinds for _ in range(3)]
-    assert {
-        (c.epochs, c.mix_probability, c.weight_decay) for c in (r.config for r in grid.runs)
-    } == {(200, 0, 0)}
+    assert {(c.epochs, c.mix_probability, c.weight_decay) for c in configs} == {(200, 0, 0)}
 
 
 def test_the_smoke_test_needs_no_download():
