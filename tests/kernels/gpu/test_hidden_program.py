@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pairs
 import pytest
-from simulated_hopper import LOADED, simulated
+from simulated_hopper import LOADED, careless, simulated
 from simulated_memory import SimulationError
 from test_product_program import EXHAUSTIVE, INTERPRETED
 
@@ -136,16 +136,6 @@ def test_a_program_loads_a_whole_panel_once_and_of_one_in_pieces_what_it_needs()
         assert LOADED[name] == n_tiles * groups.sum() * 64 * 32 * 4
 
 
-def _careless(name: str) -> Any:
-    wait = warpgroup.wait
-
-    def skip(barrier: Any) -> None:
-        if barrier.name != name:
-            wait(barrier)
-
-    return skip
-
-
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize(
     ("name", "tiles"),
@@ -161,7 +151,7 @@ def _careless(name: str) -> Any:
     ],
 )
 def test_a_simulated_hopper_notices_operands_that_are_not_waited_for(name, tiles, monkeypatch):
-    monkeypatch.setattr(warpgroup, "wait", _careless(name))
+    monkeypatch.setattr(warpgroup, "wait", careless(name))
     with jax.disable_jit(), pytest.raises((SimulationError, AssertionError)):
         compute(tiles)
 

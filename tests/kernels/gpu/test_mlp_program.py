@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pairs
 import pytest
-from simulated_hopper import LOADED, simulated
+from simulated_hopper import LOADED, careless, simulated
 from simulated_memory import SimulationError
 from simulated_warpgroups import HERE
 from test_product_program import EXHAUSTIVE, INTERPRETED
@@ -117,20 +117,10 @@ def test_kept_blocks_are_loaded_once_for_a_cluster_and_those_of_unused_units_nev
     assert found == [n_clusters * n * 32 * 32 * 4 for n in n_blocks]
 
 
-def _careless(name: str) -> Any:
-    wait = warpgroup.wait
-
-    def skip(barrier: Any) -> None:
-        if barrier.name != name:
-            wait(barrier)
-
-    return skip
-
-
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("name", ["hidden_full", "panel_full", "ring1_full", "ring2_full"])
 def test_a_simulated_hopper_notices_operands_that_are_not_waited_for(name, monkeypatch):
-    monkeypatch.setattr(warpgroup, "wait", _careless(name))
+    monkeypatch.setattr(warpgroup, "wait", careless(name))
     with jax.disable_jit(), pytest.raises((SimulationError, AssertionError)):
         compute(WHOLE if name == "panel_full" else IN_PIECES)
 
