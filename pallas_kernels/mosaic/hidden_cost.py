@@ -61,16 +61,12 @@ def tiles_of(layers: tuple[SparseLayer, SparseLayer], problem: Problem) -> Hidde
 
 
 def by_cost(hidden: Hidden) -> list[HiddenTiles]:
-    """Every way to cut both that fits, and one after the other, the shortest time first.
+    """Every way to cut both that fits, and one after the other, the shortest time first."""
 
-    Of equal ones what has more warpgroups comes first, then the longer ring.
-    """
+    def time(tiles: HiddenTiles) -> float:
+        return apart_seconds(hidden) if tiles == APART else seconds(hidden, tiles)
 
-    def cost(tiles: HiddenTiles) -> tuple[float, int, int]:
-        time = apart_seconds(hidden) if tiles == APART else seconds(hidden, tiles)
-        return time, -tiles.n_compute, -tiles.stages
-
-    return sorted([*search_space(hidden), APART], key=cost)
+    return mlp_cost.ranked([*search_space(hidden), APART], time)
 
 
 def _units(hidden: Hidden) -> tuple[int, int]:

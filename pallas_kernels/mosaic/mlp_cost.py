@@ -5,6 +5,7 @@ time of GELU: a fused program computes it of all hidden units of its rows, which
 out otherwise if there are few rows.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -82,11 +83,20 @@ def tiles_of(layers: tuple[SparseLayer, SparseLayer], problem: Problem) -> MlpTi
     return chosen(by_cost(pair), problem, pair, APART)
 
 
-def chosen(ranked: list[Any], problem: Problem, pair: Any, apart: Any) -> Any:
+def ranked[T](cuts: list[T], time: Callable[[T], float]) -> list[T]:
+    """Cuts by their time; of equal ones what has more warpgroups comes first, then longer rings."""
+
+    def cost(tiles: Any) -> tuple[float, int, int]:
+        return time(tiles), -tiles.n_compute, -tiles.stages
+
+    return sorted(cuts, key=cost)
+
+
+def chosen(cuts: list[Any], problem: Problem, pair: Any, apart: Any) -> Any:
     """The cut that was measured to be best, if it is one of a pair, or else the first on paper.
 
     Args:
-      ranked: every cut.
+      cuts: every one, ranked.
       problem: what was measured.
       pair: what is cut.
       apart: stands for one product after the other.
@@ -94,20 +104,16 @@ def chosen(ranked: list[Any], problem: Problem, pair: Any, apart: Any) -> Any:
     Returns:
       None for that.
     """
-    tiles = configure(problem, ranked[0])
+    tiles = configure(problem, cuts[0])
     if tiles != apart and not tiles.covers(pair):
-        tiles = ranked[0]
+        tiles = cuts[0]
     return None if tiles == apart else tiles
 
 
 def by_cost(pair: Pair) -> list[MlpTiles]:
-    """Every way to cut a pair that fits, and one product after the other, the shortest time first.
+    """Every way to cut a pair that fits, and one product after the other, by their time."""
 
-    Of equal ones what has more warpgroups comes first, then the longer ring.
-    """
+    def time(tiles: MlpTiles) -> float:
+        return apart_seconds(pair) if tiles == APART else seconds(pair, tiles)
 
-    def cost(tiles: MlpTiles) -> tuple[float, int, int]:
-        time = apart_seconds(pair) if tiles == APART else seconds(pair, tiles)
-        return time, -tiles.n_compute, -tiles.stages
-
-    return sorted([*search_space(pair), APART], key=cost)
+    return ranked([*search_space(pair), APART], time)

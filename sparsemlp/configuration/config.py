@@ -179,7 +179,7 @@ class Config:
     workers: Annotated[int | None, open_default("INT", "as many as cores")] = None
     """Processes that decode the images of a large set; 0 for none beside this one."""
     unreadable: float = 0.001
-    """Share of the images of a large set that may be unreadable; each is reported."""
+    """Share of a large set's images that may be unreadable, in each process; all are reported."""
     checkpoint_every: float = 30.0
     """Seconds between checkpoints: about what a crash can lose. Runs that are trained together
     are saved less often if that takes more than a twentieth of the time."""

@@ -1,5 +1,6 @@
 """Checkpoints give back the bits that were saved, or say that they cannot."""
 
+import errno
 import json
 import shutil
 import warnings
@@ -15,7 +16,7 @@ import pytest
 from checkpoint_states import abstract, assert_same_bits, names, state_of
 
 from sparsemlp.checkpoints.checkpoint import Checkpoints
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, SaveError
 from sparsemlp.files import Record
 
 
@@ -74,6 +75,23 @@ def test_a_step_saved_again_replaces_itself_and_later_ones_go(two: Path) -> None
         assert names(two) == {"1", "2"}
         checkpoints.save(1, state_of(11), {})
         assert names(two) == {"1"}
+
+
+def test_an_old_checkpoint_that_the_disk_does_not_remove_is_told(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if str(target).endswith(".retired"):
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    with Checkpoints(two) as checkpoints:
+        monkeypatch.setattr(Path, "rename", refuse)
+        with pytest.raises(SaveError, match="cannot remove the checkpoints of steps 1 in"):
+            checkpoints.save(3, state_of(3), {})
+        assert checkpoints.restore(state_of(0)).step == 3
 
 
 def test_later_checkpoints_are_forgotten_and_others_are_not(two: Path) -> None:

@@ -72,6 +72,7 @@ def test_other_models_have_their_own_sizes_and_runs(tmp_path):
         ({"image_size": 30}, "--image-size=30 is no multiple of the 4 pixels"),
         ({"batch_size": -1}, "batch_size is -1"),
         ({"line_bytes": 0}, "line_bytes is 0"),
+        ({"config": "ResMLP5 @ XPatch = sparse 0.5 (2, 2);"}, "masks nothing: give a kind a mask"),
         ({"config": "ResMLP5 @ XPatch = masked 0.5 (3, 3);"}, "does not divide XPatch"),
         (
             {"config": "ResMLP5 @ XPatch = masked 0.5 (2, 2);", "mask_layers": "Foo"},
