@@ -5,18 +5,14 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels.cpu import calls, library
+from pallas_kernels.cpu import library
 from pallas_kernels.cpu.build import BuildError
-from pallas_kernels.sparse_layer import SparseLayer
-
-LAYER = SparseLayer((8, 6), (3, 2), 3, -1, "float32")
 
 
 def test_without_the_library_a_call_says_why(monkeypatch):
     monkeypatch.setattr(library, "load_library", lambda: BuildError("no compiler"))
-    arguments = (jnp.ones((5, 8)), jnp.ones((8, 6)), None, jnp.arange(3, dtype=jnp.int32), LAYER)
     with pytest.raises(BuildError, match="no compiler"):
-        calls.multiply(*arguments, transposed=False)
+        library.call("sparsemlp_nothing", [(2,)], [jnp.ones(2)], {})
 
 
 def test_a_library_that_cannot_be_built_or_loaded_is_the_reason(monkeypatch, tmp_path):
