@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Generator
@@ -47,8 +48,21 @@ def require_grain() -> Any:
 def leave_signals_to_parent() -> None:
     """Blocks `SIGNALS` in this thread, and in all threads and processes that it will start."""
     # Python unblocks them again in the thread that starts its tracker of shared memory.
-    resource_tracker.ensure_running()
+    _start_tracker()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _start_tracker() -> None:
+    """Starts Python's tracker of shared memory, which cleans up after a process that is killed.
+
+    It shall not tell of it: the line that says why the process ended would be followed by two on
+    semaphores. It takes its filters from those of this interpreter.
+    """
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
 
 
 def load_ahead(
