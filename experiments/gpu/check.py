@@ -47,6 +47,7 @@ _CHECKED = (
     ((768, 3072), 0.9, 8190, (32,)),
     ((512, 1024), 0.9, 32764, (32,)),
     ((256, 512), 0.9, 32764, (32,)),
+    ((1536, 384), 0.8, 16380, (64, 32)),
 )
 """Inputs and outputs, ratio, rows and sides of the blocks of what is compared."""
 
@@ -111,8 +112,8 @@ def check_points(is_tiny: bool) -> list[Point]:
 
     Rows are ragged, few or nearly as many as are timed: how a kernel is cut, and so which of its
     paths are taken, depends on layer, ratio and rows. Every way that is timed is among them: how
-    many warpgroups multiply how many columns abreast, which programs load together, and whether a
-    panel is in pieces.
+    many warpgroups multiply how many columns abreast, which programs load together, whether a
+    panel is in pieces, how many blocks of a gradient are computed together, and whether turned.
     """
     if is_tiny:
         return tiny_points()[:1]

@@ -55,10 +55,11 @@ def kernel_gradient(
     height, width = (rows, cols) if is_swapped else (cols, rows)
     n_together = max(1, ROWS // height)
     tall = height * n_together
-    blocks = listed(kept, (n_in // cols, n_out // rows))
-    of_all = group(blocks, (n_in // cols, n_out // rows), n_together)
+    grid_shape = n_in // cols, n_out // rows
+    blocks = listed(kept, grid_shape)
+    of_all = group(blocks, grid_shape, n_together, by_rows=is_swapped)
     groups = blocks.own(of_all)
-    n_groups = groups.column.size
+    n_groups = groups.line.size
     x, dy = launch.padded(x, DEPTH), launch.padded(dy, DEPTH)
     n_steps = x.shape[0] // DEPTH
     per_share = pl.cdiv(n_steps, min(n_steps, pl.cdiv(PROGRAMS, n_groups)))
@@ -70,10 +71,9 @@ def kernel_gradient(
             height=height,
             n_steps=n_steps,
             per_share=per_share,
-            is_swapped=is_swapped,
             do=Instructions(interpret),
         ),
-        [groups.column, groups.length, groups.row, *((dy, x) if is_swapped else (x, dy))],
+        [groups.line, groups.length, groups.across, *((dy, x) if is_swapped else (x, dy))],
         grid=(n_groups, n_shares),
         out=jax.ShapeDtypeStruct((n_shares * n_groups * tall, width), jnp.float32),
         scratch={
@@ -88,9 +88,9 @@ def kernel_gradient(
 
 
 def _kernel(
-    column: Any,
+    line: Any,
     length: Any,
-    row: Any,
+    across: Any,
     a: Any,
     b: Any,
     dw: Any,
@@ -98,16 +98,15 @@ def _kernel(
     height: int,
     n_steps: int,
     per_share: int,
-    is_swapped: bool,
     do: Instructions,
     left: Any,
     right: Any,
 ) -> None:
-    n_groups = column.shape[0]
+    n_groups = line.shape[0]
     tall, width = left.shape[2], right.shape[2]
     n_together = tall // height
     share, index = jax.lax.axis_index(launch.Y), jax.lax.axis_index(launch.X)
-    mine = warpgroup.read(column, index)
+    mine = warpgroup.read(line, index)
     first = share * per_share
     is_there = warpgroup.read(length, index) > 0
     last = jnp.where(is_there, jnp.minimum(first + per_share, n_steps), first)
@@ -118,13 +117,12 @@ def _kernel(
             slot = jax.lax.rem(step - first, jnp.int32(STAGES))
             rows = pl.ds(step * DEPTH, DEPTH)
             for i in range(n_together):
-                block = mine if is_swapped else warpgroup.read(row, index * n_together + i)
+                block = warpgroup.read(across, index * n_together + i)
                 to = left.at[slot]
                 if n_together > 1:
                     to = left.at[slot, :, pl.ds(i * height, height)]
                 do.fetch(a.at[rows, pl.ds(block * height, height)], to)
-            block = warpgroup.read(row, index) if is_swapped else mine
-            do.fetch(b.at[rows, pl.ds(block * width, width)], right.at[slot])
+            do.fetch(b.at[rows, pl.ds(mine * width, width)], right.at[slot])
 
     def add(step: Array, total: Array) -> Array:
         # So far this step and the STAGES - 2 behind it were fetched: it is there once no more than

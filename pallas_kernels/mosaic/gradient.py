@@ -1,12 +1,14 @@
 """`dW = (x^T dy) * M`: a product of two dense operands of which only the kept blocks are computed.
 
-A program (`gradient_program.py`) owns one kept block, or a few of one block column, and a share of
-the rows. The shares are summed in a fixed order, so results are the same in every run.
+A program (`gradient_program.py`) owns one kept block, or a few of one line of blocks, and a share
+of the rows. The shares are summed in a fixed order, so results are the same in every run.
 
-The hardware multiplies 64 rows of the result at least. A side of the block that has them becomes
-its rows. Kept blocks of one column are put together, each from another part of x: until there are
-64 rows, for which XLA transposes x, or more of them, so that dy is loaded for all. Tensor cores
-read float32 along the rows of x and dy alone: there XLA transposes both.
+The hardware multiplies 64 rows of the result at least, which is computed as it lies in dW, with x
+as the left operand, or turned, with dy: a side of the block that has 64 becomes its rows. Kept
+blocks of one column, or of one row, are put together, each from another part of the left operand:
+until there are 64 rows, for which XLA transposes that operand, or more of them, so that the other
+one is loaded for all. Tensor cores read float32 along the rows of x and dy alone: there XLA
+transposes both.
 """
 
 import functools
@@ -52,12 +54,13 @@ def kernel_gradient(
       interpret: whether the kernel is interpreted.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    blocks = listed(kept, (n_in // cols, n_out // rows))
-    groups = group(blocks, (n_in // cols, n_out // rows), tiles.n_together)
-    n_groups = groups.column.shape[1]
+    grid_shape = n_in // cols, n_out // rows
+    blocks = listed(kept, grid_shape)
+    groups = group(blocks, grid_shape, tiles.n_together, by_rows=tiles.is_swapped)
+    n_groups = groups.line.shape[1]
     cut = _cut(x.shape[0], n_groups, layer, tiles)
     n_shares = pl.cdiv(cut.n_steps, cut.per_share)
-    left, right = (dy, x) if cut.is_swapped else (x, dy)
+    left, right = (dy, x) if tiles.is_swapped else (x, dy)
     is_wide = x.dtype.itemsize == 4
     contiguous = cut.depth if is_wide else min(cut.depth, cut.width)
 
@@ -77,9 +80,9 @@ def kernel_gradient(
         functools.partial(_kernel, cut=cut),
         [
             blocks.which,
-            groups.column,
+            groups.line,
             groups.length,
-            groups.row,
+            groups.across,
             laid(left, cut.left_along_rows),
             laid(right, cut.right_along_rows),
         ],
@@ -98,34 +101,31 @@ def kernel_gradient(
         interpret=interpret,
     )
     parts = parts.reshape(n_shares, -1, cut.height, cut.width)
-    return spread_parts(parts, groups, blocks, layer, is_swapped=cut.is_swapped)
+    return spread_parts(parts, groups, blocks, layer, is_swapped=tiles.is_swapped)
 
 
 def _cut(n_rows: int, n_groups: int, layer: SparseLayer, tiles: GradientTiles) -> Cut:
     """How the product is cut."""
-    is_wide = jnp.dtype(layer.dtype).itemsize == 4
-    # The left operand is x, and the sums are blocks as they lie in dW, or both are turned.
-    height, width, is_swapped = shape_of(layer.block)
+    shape = shape_of(layer, is_swapped=tiles.is_swapped)
     steps = n_steps(n_rows, layer.dtype)
     return Cut(
-        height=height,
-        width=width,
-        is_swapped=is_swapped,
+        height=shape.height,
+        width=shape.width,
         n_together=tiles.n_together,
         depth=DEPTH_BYTES // jnp.dtype(layer.dtype).itemsize,
         stages=tiles.stages,
         n_steps=steps,
         per_share=tiles.per_share(steps, n_groups),
-        left_along_rows=is_wide or height < ROWS,
-        right_along_rows=is_wide,
+        left_along_rows=shape.left_along_rows,
+        right_along_rows=shape.right_along_rows,
     )
 
 
 def _kernel(
     which: Any,
-    column: Any,
+    line: Any,
     length: Any,
-    row: Any,
+    across: Any,
     left: Any,
     right: Any,
     dw: Any,
@@ -146,13 +146,13 @@ def _kernel(
         memory=Memory(left_ring, right_ring, staging, full, free),
         left=left,
         right=right,
-        row=table(row),
+        across=table(across),
         dw=dw,
-        column=table(column).read(index),
+        line=table(line).read(index),
         group=index,
         length=n_blocks,
         first=first,
         last=jnp.where(n_blocks > 0, jnp.minimum(first + cut.per_share, cut.n_steps), first),
-        first_row=(share * column.shape[1] + index) * cut.tall,
+        first_row=(share * line.shape[1] + index) * cut.tall,
     )
     launch.specialise(cut.n_compute, program.copy, program.multiply)

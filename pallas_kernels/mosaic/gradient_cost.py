@@ -4,12 +4,15 @@ As `product_cost`: rates are those of an H200, the times of a step assumed, and 
 measured yet.
 """
 
+import math
+
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic.gradient_tiles import (
     DEPTH_BYTES,
     GradientTiles,
+    Shape,
     n_steps,
     search_space,
     shape_of,
@@ -30,41 +33,49 @@ MEMORY_BYTES = 4e12
 _SUM_BYTES = 4
 
 
-def n_filled(layer: SparseLayer, n_together: int) -> float:
-    """Groups that hold any block, if blocks were kept at random: a column's last is half empty."""
-    full = layer.n_kept / n_together
+def n_filled(n_kept: int, n_lines: int, n_together: int) -> float:
+    """Groups that hold any block, if blocks were kept at random: a line's last is half empty."""
+    full = n_kept / n_together
     if n_together == 1:
         return full
-    n_columns = layer.kernel_shape[1] // layer.block[0]
-    return full + min(n_columns, layer.n_kept) * (n_together - 1) / (2 * n_together)
+    return full + min(n_lines, n_kept) * (n_together - 1) / (2 * n_together)
 
 
 def loaded_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
     """What all programs load: one operand for each kept block, the other for each group of them."""
-    height, width, _ = shape_of(layer.block)
-    features = layer.n_kept * height + n_filled(layer, tiles.n_together) * width
+    shape = _shape(layer, tiles)
+    features = layer.n_kept * shape.height + _n_filled(layer, tiles) * shape.width
     return features * n_rows * jnp.dtype(layer.dtype).itemsize
+
+
+def transposed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> int:
+    """What XLA reads and writes to transpose operands, if whoever writes them does not do it."""
+    shape, (n_in, n_out) = _shape(layer, tiles), layer.kernel_shape
+    features = shape.n_left * shape.left_along_rows
+    features += (n_in + n_out - shape.n_left) * shape.right_along_rows
+    return 2 * features * n_rows * jnp.dtype(layer.dtype).itemsize
 
 
 def summed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
     """What the sums of all shares of the rows take, which are written, read again and added up."""
-    height, width, _ = shape_of(layer.block)
     n_shares, _ = _shares(layer, n_rows, tiles)
-    sums = tiles.n_together * height * width * _SUM_BYTES
-    written, read = n_filled(layer, tiles.n_together), _n_groups(layer, tiles)
+    sums = tiles.n_together * math.prod(layer.block) * _SUM_BYTES
+    written, read = _n_filled(layer, tiles), _n_groups(layer, tiles)
     return n_shares * (written + read) * sums
 
 
 def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
-    """The time of a gradient: of its loads or its steps, in waves, and of the sums of the shares.
+    """The time of a gradient: of its loads or its steps, in waves, and of what XLA does with it.
+
+    That is to transpose operands and to add up the sums of the shares.
 
     A program has the registers of a multiprocessor, so each runs one at a time. A step takes as
     long as its products, as the start of its copies, or as those that the ring cannot hide.
     """
-    (height, width, _), size = shape_of(layer.block), jnp.dtype(layer.dtype).itemsize
+    size = jnp.dtype(layer.dtype).itemsize
     n_shares, per_share = _shares(layer, n_rows, tiles)
-    filled = n_filled(layer, tiles.n_together)
-    flops = 2 * layer.n_kept / filled * height * width * DEPTH_BYTES / size
+    filled = _n_filled(layer, tiles)
+    flops = 2 * layer.n_kept / filled * math.prod(layer.block) * DEPTH_BYTES / size
     step = max(
         STEP_SECONDS,
         ISSUE_SECONDS * (tiles.n_together + 1),
@@ -73,18 +84,26 @@ def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
     )
     n_programs = max(1, round(n_shares * filled))
     multiplied = in_waves(n_programs, 1, loaded_bytes(layer, n_rows, tiles), per_share * step)
-    return multiplied + summed_bytes(layer, n_rows, tiles) / MEMORY_BYTES
+    by_xla = transposed_bytes(layer, n_rows, tiles) + summed_bytes(layer, n_rows, tiles)
+    return multiplied + by_xla / MEMORY_BYTES
 
 
 def by_cost(layer: SparseLayer, n_rows: int) -> list[GradientTiles]:
     """Every way to cut the gradient of a layer that fits, the shortest time first.
 
-    Of equal ones what loads less comes first, then fewer programs, then the longer ring.
+    Of equal ones what loads less comes first, then fewer programs, then the longer ring, then what
+    is not turned.
     """
 
-    def cost(tiles: GradientTiles) -> tuple[float, float, int, int]:
+    def cost(tiles: GradientTiles) -> tuple[float, float, int, int, bool]:
         loaded = loaded_bytes(layer, n_rows, tiles)
-        return seconds(layer, n_rows, tiles), loaded, tiles.programs, -tiles.stages
+        return (
+            seconds(layer, n_rows, tiles),
+            loaded,
+            tiles.programs,
+            -tiles.stages,
+            tiles.is_swapped,
+        )
 
     return sorted(search_space(layer), key=cost)
 
@@ -94,9 +113,16 @@ def gradient_tiles_of(layer: SparseLayer, n_rows: int) -> GradientTiles:
     return by_cost(layer, n_rows)[0]
 
 
+def _shape(layer: SparseLayer, tiles: GradientTiles) -> Shape:
+    return shape_of(layer, is_swapped=tiles.is_swapped)
+
+
+def _n_filled(layer: SparseLayer, tiles: GradientTiles) -> float:
+    return n_filled(layer.n_kept, _shape(layer, tiles).n_lines, tiles.n_together)
+
+
 def _n_groups(layer: SparseLayer, tiles: GradientTiles) -> int:
-    n_columns = layer.kernel_shape[1] // layer.block[0]
-    return n_groups_of(layer.n_kept, n_columns, tiles.n_together)
+    return n_groups_of(layer.n_kept, _shape(layer, tiles).n_lines, tiles.n_together)
 
 
 def _shares(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> tuple[int, int]:

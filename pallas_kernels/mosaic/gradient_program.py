@@ -1,9 +1,9 @@
 """One program of `dW = (x^T dy) * M` on Hopper: what its warpgroups do.
 
-A program owns one kept block, or a few of one block column, and a share of the rows. One warpgroup
-streams the operands through a ring of buffers, the others multiply, 64 rows of the result each.
-Where a column has too few blocks left for a program, what is missing is not loaded, and the sums in
-its place are of any numbers: nobody reads them.
+A program owns one kept block, or a few of one line of blocks, and a share of the rows. One
+warpgroup streams the operands through a ring of buffers, the others multiply, 64 rows of the result
+each. Where a line has too few blocks left for a program, what is missing is not loaded, and the
+sums in its place are of any numbers: nobody reads them.
 """
 
 import dataclasses
@@ -26,8 +26,7 @@ class Cut:
     Attributes:
       height: of a block as it is computed.
       width: of a block as it is computed.
-      is_swapped: whether that is the block of dW turned: the left operand is dy then, else x.
-      n_together: blocks of one column that a program computes.
+      n_together: blocks of one line that a program computes.
       depth: rows of x and dy in one buffer.
       stages: buffers of the ring.
       n_steps: buffers that all rows fill.
@@ -38,7 +37,6 @@ class Cut:
 
     height: int
     width: int
-    is_swapped: bool
     n_together: int
     depth: int
     stages: int
@@ -84,11 +82,11 @@ class Program:
     Attributes:
       cut: how the product is cut.
       memory: what its warpgroups share.
-      left: the left operand, in global memory as all four.
-      right: the right operand.
-      row: block rows of all groups, as `groups.Groups`.
+      left: the left operand, in global memory as all four; the blocks of a group lie across it.
+      right: the right operand, of whose features a line of blocks has a part.
+      across: of all groups, as `groups.Groups`.
       dw: the sums of all shares and groups, one below the other.
-      column: its block column.
+      line: its line of blocks.
       group: which group of blocks it computes.
       length: how many blocks the group has.
       first: its first step.
@@ -100,9 +98,9 @@ class Program:
     memory: Memory
     left: Any
     right: Any
-    row: warpgroup.Table
+    across: warpgroup.Table
     dw: Any
-    column: Array
+    line: Array
     group: Array
     length: Array
     first: Array
@@ -139,15 +137,13 @@ class Program:
             pl.when(i < self.length)(fetch)
             # The barrier counts every block, whether the group has it or not.
             pl.when(i >= self.length)(functools.partial(warpgroup.arrive, full))
-        block = self.row.read(self.group) if cut.is_swapped else self.column
-        place = self._place(step, block * cut.width, cut.width, cut.right_along_rows)
+        place = self._place(step, self.line * cut.width, cut.width, cut.right_along_rows)
         warpgroup.fetch(self.right.at[place], memory.right.at[slot], full)
 
     def _fetch_left(self, step: Array, index: int, destination: Any, full: Any) -> None:
         """Starts the copy of the features of one of the blocks that are computed together."""
         cut = self.cut
-        block_row = self.row.read(self.group * cut.n_together + index)
-        block = self.column if cut.is_swapped else block_row
+        block = self.across.read(self.group * cut.n_together + index)
         place = self._place(step, block * cut.height, cut.height, cut.left_along_rows)
         warpgroup.fetch(self.left.at[place], destination, full)
 

@@ -24,24 +24,46 @@ MOST_ROWS = 256
 
 
 class Shape(NamedTuple):
-    """A block of the result as it is computed.
+    """How the result is computed: as it lies in dW, or turned.
 
     Attributes:
-      height: of it.
-      width: of it.
-      is_swapped: whether it is the block of dW turned: the left operand is dy then, else x.
+      height: of a block as it is computed.
+      width: of one.
+      n_lines: lines of blocks, of each of which some are computed together: block columns of dW, or
+        block rows if it is turned.
+      n_left: features of the left operand: x, or dy if it is turned.
+      left_along_rows: whether XLA transposes the left operand, so that blocks lie above each other:
+        to fill the rows of a product, or as tensor cores read float32.
+      right_along_rows: the same of the right one.
     """
 
     height: int
     width: int
-    is_swapped: bool
+    n_lines: int
+    n_left: int
+    left_along_rows: bool
+    right_along_rows: bool
 
 
-def shape_of(block: tuple[int, int]) -> Shape:
-    """How blocks `(rows, cols)` are computed: a side of 64 or more becomes the rows, if one has."""
+def shape_of(layer: SparseLayer, *, is_swapped: bool) -> Shape:
+    """How the gradient of a layer is computed.
+
+    Args:
+      layer: the layer.
+      is_swapped: whether it is turned.
+    """
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    is_wide = jnp.dtype(layer.dtype).itemsize == 4
+    if is_swapped:
+        return Shape(rows, cols, n_in // cols, n_out, is_wide or rows < ROWS, is_wide)
+    return Shape(cols, rows, n_out // rows, n_in, is_wide or cols < ROWS, is_wide)
+
+
+def orientations(block: tuple[int, int]) -> list[bool]:
+    """Whether results may be turned, not, or both: a side of 64 or more is the rows, if one is."""
     rows, cols = block
-    is_swapped = cols < ROWS <= rows
-    return Shape(rows, cols, is_swapped) if is_swapped else Shape(cols, rows, is_swapped)
+    heights = {False: cols, True: rows}
+    return [turned for turned, height in heights.items() if height >= ROWS] or [False, True]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +71,17 @@ class GradientTiles:
     """How a kernel's gradient is cut.
 
     Attributes:
-      n_together: blocks of one column that a program computes.
+      n_together: blocks of one line that a program computes.
       stages: buffers of the ring.
       programs: how many programs there are at most, where there are fewer groups of blocks; the
         rows are shared out among them.
+      is_swapped: whether the result is computed turned: its left operand is dy then, else x.
     """
 
     n_together: int
     stages: int
     programs: int
+    is_swapped: bool
 
     def per_share(self, n_steps: int, n_groups: int) -> int:
         """How many of all steps a share of the rows has at most, with so many groups of blocks."""
@@ -67,15 +91,20 @@ class GradientTiles:
 
 def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
     """Every way to cut the gradient of a layer that fits shared memory."""
-    shape = shape_of(layer.block)
-    most = 1 if shape.is_swapped else max(1, MOST_ROWS // shape.height)
-    together = [n for n in (1, 2, 4, 8, 16) if n <= most and n * shape.height % ROWS == 0]
-    for n, stages, programs in itertools.product(together, STAGES, PROGRAMS):
-        tall = n * shape.height
-        ring = stages * (tall + shape.width) * DEPTH_BYTES
-        staging = launch.panel_bytes((tall, shape.width), jnp.float32)
-        if ring + staging + launch.BARRIERS_BYTES <= launch.SHARED_MEMORY_BYTES:
-            yield GradientTiles(n, stages, programs)
+    for is_swapped in orientations(layer.block):
+        shape = shape_of(layer, is_swapped=is_swapped)
+        together = [n for n in (1, 2, 4, 8, 16) if _is_tall(n * shape.height)]
+        for n, stages, programs in itertools.product(together, STAGES, PROGRAMS):
+            tall = n * shape.height
+            ring = stages * (tall + shape.width) * DEPTH_BYTES
+            staging = launch.panel_bytes((tall, shape.width), jnp.float32)
+            if ring + staging + launch.BARRIERS_BYTES <= launch.SHARED_MEMORY_BYTES:
+                yield GradientTiles(n, stages, programs, is_swapped)
+
+
+def _is_tall(n: int) -> bool:
+    """Whether a program may have so many rows of the result."""
+    return n % ROWS == 0 and n <= MOST_ROWS
 
 
 def n_steps(n_rows: int, dtype: str) -> int:

@@ -16,7 +16,7 @@ from pallas_kernels.mosaic import (
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.tuning import Problem
 
-VERSION = 6
+VERSION = 7
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.
 """
 

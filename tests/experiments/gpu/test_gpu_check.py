@@ -125,8 +125,9 @@ def test_kernels_are_cut_in_every_way_that_is_timed():
             for transposed in (False, True):
                 tiles = tiles_of(product_of(point.layer, point.n_rows, transposed=transposed))
                 found.add((point.block, point.dtype, *_way(tiles)))
-            together = gradient_tiles_of(point.layer, point.n_rows).n_together
-            found.add((point.block, point.dtype, "gradient", together))
+            tiles = gradient_tiles_of(point.layer, point.n_rows)
+            way = tiles.n_together, tiles.is_swapped
+            found.add((point.block, point.dtype, "gradient", *way))
         return found
 
     masked = [point for point in all_points() if point.ratio]

@@ -69,10 +69,14 @@ def _most_sums(cases: list[Case]) -> list[Case]:
 
 
 def _gradients(cases: list[Case]) -> list[Case]:
-    """Of the gradients of these cases, by the number of warpgroups, the cheapest cut on paper.
+    """Of the gradients of these cases, by warpgroups and turned or not, the cheapest cut on paper.
 
     Without that of the case itself, which is compiled already.
     """
+
+    def way(cut: Any) -> tuple[int, bool]:
+        return cut.n_together, cut.is_swapped
+
     found: dict[Any, Case] = {}
     for a in cases:
         if a.kernel != "sparsemlp_gradient" or a.operands[0].shape[a.axis] != N_IN:
@@ -81,9 +85,9 @@ def _gradients(cases: list[Case]) -> list[Case]:
         kind = (its.name, its.version, METHODS["gradient"], name, a.block, (N_IN, N_OUT), a.axis)
         own, *others = its.configurations(Problem(*kind, density=0.2, n_rows=8192))
         for cut in others:
-            if cut.n_together != own.n_together:
+            if way(cut) != way(own):
                 made = case("gradient", a.block, a.dtype, a.axis, cut, a.engine)
-                found.setdefault((a.block, a.dtype, cut.n_together), made)
+                found.setdefault((a.block, a.dtype, *way(cut)), made)
     return list(found.values())
 
 

@@ -1,5 +1,6 @@
 """What ways to cut the kernel's gradient cost on paper."""
 
+import dataclasses
 import itertools
 import math
 
@@ -16,6 +17,7 @@ from pallas_kernels.mosaic.gradient_cost import (
     n_filled,
     seconds,
     summed_bytes,
+    transposed_bytes,
 )
 from pallas_kernels.mosaic.gradient_tiles import GradientTiles, search_space
 from pallas_kernels.mosaic.groups import group
@@ -28,16 +30,18 @@ def square(side: int, n_in: int, n_out: int) -> SparseLayer:
     return SparseLayer((n_in, n_out), (side, side), n_kept, -1, "bfloat16")
 
 
+@pytest.mark.parametrize("is_swapped", [False, True])
 @pytest.mark.parametrize("n_together", [1, 2, 4, 8])
-def test_loads_and_sums_are_those_of_groups_of_blocks_kept_at_random(n_together):
-    """Within the spread of a mask: the last group of a column is half empty in the mean."""
-    layer, tiles = square(16, 1024, 4096), GradientTiles(n_together, 4, 132)
+def test_loads_and_sums_are_those_of_groups_of_blocks_kept_at_random(n_together, is_swapped):
+    """Within the spread of a mask: the last group of a line is half empty in the mean."""
+    layer, tiles = square(16, 1024, 4096), GradientTiles(n_together, 4, 132, is_swapped)
     blocks = np.random.default_rng(0).permutation(64 * 256)[: layer.n_kept]
     kept = listed(jnp.asarray(np.sort(blocks), jnp.int32), (64, 256))
-    groups = group(kept, (64, 256), n_together)
+    groups = group(kept, (64, 256), n_together, by_rows=is_swapped)
     lengths = np.asarray(groups.length)
     counted = int((lengths > 0).sum())
-    assert n_filled(layer, n_together) == pytest.approx(counted, rel=0.03)
+    n_lines = 64 if is_swapped else 256
+    assert n_filled(layer.n_kept, n_lines, n_together) == pytest.approx(counted, rel=0.03)
     loaded = (layer.n_kept + counted) * 16 * 2 * ROWS
     assert loaded_bytes(layer, ROWS, tiles) == pytest.approx(loaded, rel=0.02)
     # One share of the rows: there are more groups than programs are asked for.
@@ -66,18 +70,42 @@ def test_no_time_is_shorter_than_loads_and_tensor_cores_allow(side):
 
 def test_more_shares_of_the_rows_are_shorter_and_their_sums_longer():
     layer = square(128, 384, 1536)
-    few, many = (GradientTiles(1, 4, programs) for programs in (132, 1056))
+    few, many = (GradientTiles(1, 4, programs, False) for programs in (132, 1056))
     assert summed_bytes(layer, ROWS, many) == 8 * summed_bytes(layer, ROWS, few)
     assert seconds(layer, ROWS, few) < seconds(layer, ROWS, many)
     # With few blocks and many rows a wave of programs is worth its sums.
     alone = SparseLayer((384, 1536), (128, 128), 1, -1, "bfloat16")
-    assert seconds(alone, 32 * ROWS, few) < seconds(alone, 32 * ROWS, GradientTiles(1, 4, 1))
+    one = GradientTiles(1, 4, 1, False)
+    assert seconds(alone, 32 * ROWS, few) < seconds(alone, 32 * ROWS, one)
 
 
 def test_blocks_computed_together_share_what_they_load_of_dy():
     layer = square(64, 4096, 16384)
     dense_column = layer.n_kept * (64 + 64 / 4) * 2 * ROWS
-    found = loaded_bytes(layer, ROWS, GradientTiles(4, 4, 132))
+    found = loaded_bytes(layer, ROWS, GradientTiles(4, 4, 132, False))
     assert found == pytest.approx(dense_column, rel=0.05)
-    alone = loaded_bytes(layer, ROWS, GradientTiles(1, 4, 132))
+    alone = loaded_bytes(layer, ROWS, GradientTiles(1, 4, 132, False))
     assert alone == layer.n_kept * (64 + 64) * 2 * ROWS
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), [(384, 1536), (1536, 384), (4096, 1024)])
+def test_of_narrow_blocks_the_operand_with_fewer_features_is_transposed(n_in, n_out):
+    layer = square(32, n_in, n_out)
+    tiles = gradient_tiles_of(layer, ROWS)
+    assert tiles.is_swapped == (n_out < n_in)
+    assert transposed_bytes(layer, ROWS, tiles) == 2 * ROWS * min(n_in, n_out) * 2
+
+
+def test_nothing_is_transposed_for_blocks_of_64_and_both_operands_are_in_float32():
+    layer = square(64, 384, 1536)
+    for is_swapped in (False, True):
+        tiles = GradientTiles(1, 4, 132, is_swapped)
+        assert transposed_bytes(layer, ROWS, tiles) == 0
+        wide = dataclasses.replace(layer, dtype="float32")
+        assert transposed_bytes(wide, ROWS, tiles) == 2 * ROWS * (384 + 1536) * 4
+
+
+def test_blocks_of_longer_lines_are_put_together_where_nothing_is_transposed():
+    """Fewer lines have fewer groups that are half empty."""
+    assert gradient_tiles_of(square(64, 768, 3072), ROWS).is_swapped
+    assert not gradient_tiles_of(square(64, 3072, 768), ROWS).is_swapped
