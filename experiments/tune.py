@@ -33,19 +33,26 @@ from tuning.kernel_problems import (
     layer_of,
     problem_of,
 )
-from tuning.table import TuningTable, key_of
-from tuning.watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
+from tuning.table import TuningTable, key_of, line_of
+from tuning.watch import (
+    ENDED,
+    LONGEST_SECONDS,
+    AtWork,
+    DeviceLostError,
+    ended_by_sigterm,
+    guard_for,
+    unguarded,
+)
 
 from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block
 from sparsemlp.exit_codes import exit_code
+from sparsemlp.files import Record, make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
 
-_LONGEST = 120.0
-"""Seconds that all configurations of a problem may take to be timed."""
 _SHAPES = (
     *("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384"),
     *("64x256", "256x64"),
@@ -78,7 +85,7 @@ class Options:
     """Turns of each configuration; their medians are compared."""
     candidates: int = 40
     """Configurations of a kernel to try: half in the order of the engine, half at random."""
-    minutes: float = 60.0
+    minutes: float = 8.0
     """When to stop, after the layer at hand; a new call goes on from there."""
     interpret: bool = False
     """Try the program without a GPU: kernels are interpreted, and nothing is measured."""
@@ -88,9 +95,10 @@ class Options:
 
 def main() -> int:
     """Tunes what the command line names, one problem after the other."""
-    return exit_code(
-        lambda: tune(cli(Options, description=__doc__)), stopped="the same command goes on"
-    )
+    with ended_by_sigterm():
+        return exit_code(
+            lambda: tune(cli(Options, description=__doc__)), stopped="the same command goes on"
+        )
 
 
 def tune(options: Options) -> None:
@@ -109,8 +117,9 @@ def tune(options: Options) -> None:
         raise InputError(f"--engine={unknown.pop()} is none of {', '.join(engines)}")
     path = options.out or table_file(environment["device"])
     table = TuningTable(path, environment, is_measured=not options.interpret)
+    make_folder(path.parent, f"--out={path}" if options.out else str(path.parent))
     at_work = AtWork(path.with_name(f"{path.name}.at_work"))
-    if left := at_work.left():
+    if left := at_work.died_again():
         table.write_down(*left, ENDED)
     with Console(stderr=True).status("") as status:
         for layer, kernel, n_rows in layers:
@@ -123,11 +132,21 @@ def tune(options: Options) -> None:
                     continue  # It is timed with `mlp`.
                 if time.monotonic() - began > 60 * options.minutes:
                     print(f"--minutes={options.minutes:g} are over: the same command goes on")
+                    _tell_where(table, environment["device"])
                     return
                 status.update(f"{name} {kernel} {layer.kernel_shape} {format_block(layer.block)}")
-                _add_entry(table, at_work, engine, problem, layer, options)
+                entry = _add_entry(table, at_work, engine, problem, layer, options)
+                print(line_of(entry), flush=True)
+    _tell_where(table, environment["device"])
+
+
+def _tell_where(table: TuningTable, device: str) -> None:
+    """Says how long the table is, and whether `--engine=auto` reads it."""
     measured = "" if table.is_measured else " (interpreted: no measurement)"
-    print(f"{table.n_entries} entries in {path}{measured}")
+    print(f"{table.n_entries} entries in {table.path}{measured}")
+    read = table_file(device)
+    if table.is_measured and table.path.absolute() != read:
+        print(f"--engine=auto goes by {read} alone: copy it there")
 
 
 def _add_entry(
@@ -137,7 +156,7 @@ def _add_entry(
     problem: Problem,
     layer: SparseLayer,
     options: Options,
-) -> None:
+) -> Record:
     """Measures a problem and writes the table; or what broke it, until it has an entry."""
     key = key_of(plain(problem))
     write_down = functools.partial(table.write_down, key)
@@ -150,12 +169,15 @@ def _add_entry(
             rounds=options.rounds,
             is_interpreted=options.interpret,
             broken=table.broken(plain(problem)),
-            guard=unguarded if options.interpret else guard_for(_LONGEST, write_down, at_work, key),
+            guard=unguarded
+            if options.interpret
+            else guard_for(LONGEST_SECONDS, write_down, at_work, key),
         )
     except DeviceLostError as error:
         write_down(error.name, error.reason)
         raise
     table.add(entry)
+    return entry
 
 
 def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:

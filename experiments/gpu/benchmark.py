@@ -19,6 +19,7 @@ from jax.extend.backend import clear_backends
 from rich.console import Console
 from tuning.device_timing import Ceilings, measured_ceilings
 from tuning.kernel_problems import gpu_engines
+from tuning.watch import ended_by_sigterm
 
 import pallas_kernels
 from gpu.budget import Budget
@@ -38,6 +39,7 @@ come before the first training steps too, dense and the first engine's of one mo
 _CHECKS, _VERY_FIRST, _FIRST = 0.4, 0.3, 0.5
 """Share of the time that the checks may take; of what they and what came after leave, that of the
 first points."""
+_CODE = ("*.py", "*.h", "tables/*.json")
 _STEPS_UNTIL, _LONGEST_STEP = 0.8, 180.0
 """Share of the time after which no training step begins; seconds that one may take."""
 
@@ -67,6 +69,7 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
     make_folder(folder, f"--out={folder}")
     device = _open_folder(folder, options)
     with (
+        ended_by_sigterm(),
         Console(stderr=True).status("ceilings") as status,
         tempfile.TemporaryDirectory() as scratch,
     ):
@@ -193,10 +196,13 @@ def measure_step(
 
 
 def code_digest() -> str:
-    """A checksum of the kernels and of what times them: numbers of other code are not mixed."""
+    """A checksum of the kernels and of what times them: numbers of other code are not mixed.
+
+    Nor are those of other tables, by which kernels are cut.
+    """
     digest = hashlib.sha256()
     for folder in (Path(pallas_kernels.__file__).parent, Path(__file__).parents[1]):
-        for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.h"))):
+        for path in sorted(p for kind in _CODE for p in folder.rglob(kind)):
             digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from tuning.kernel_check import Wanted, compare, compiled, expected
 from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, work_of
-from tuning.watch import FIRST_SECONDS, AtWork, Guard, guard_for, require_device, unguarded
+from tuning.watch import LONGEST_SECONDS, AtWork, Guard, guard_for, require_device, unguarded
 
 from gpu.points import Point, engine_takes, tiny_points
 from pallas_kernels import Engine
@@ -95,7 +95,7 @@ def add_comparisons(options: Options, engine: Engine) -> None:
         history.append({"key": key, **known[key], "wrong": reason, "measured": not options.smoke})
 
     at_work = at_work_of(options.out)
-    watched = guard_for(FIRST_SECONDS, write_down, at_work, options.engine)
+    watched = guard_for(LONGEST_SECONDS, write_down, at_work, options.engine)
     guard = unguarded if options.smoke else watched
     done = {record["key"] for record in history.read()}
     for record in check_engines({options.engine: engine}, points, done, guard):

@@ -8,7 +8,14 @@ from typing import Any
 import jax
 from tuning.device_timing import Ceilings
 from tuning.kernel_problems import PRODUCTS
-from tuning.watch import ENDED, AtWork, DeviceLostError, guard_for, unguarded
+from tuning.watch import (
+    ENDED,
+    LONGEST_SECONDS,
+    AtWork,
+    DeviceLostError,
+    guard_for,
+    unguarded,
+)
 
 from gpu.budget import Budget
 from gpu.points import Point
@@ -18,8 +25,6 @@ from pallas_kernels import Engine
 from sparsemlp.files import Record
 from sparsemlp.runs.history import History
 
-_LONGEST = 60.0
-"""Seconds that all contenders of a point may take to be timed."""
 _MOST_BROKEN = 3
 """Points at which an engine may break before it is left out everywhere."""
 
@@ -40,8 +45,8 @@ def measure_points(
     """Adds a record for each point that is not there yet, while there is time.
 
     A contender that never ends or breaks the device ends the program; `broken.jsonl` then says so,
-    or `points.at_work` does if it had no time to, and the next call leaves it out: at this point,
-    and everywhere once it broke at three.
+    or `points.at_work` does if it had no time to, twice, and the next call leaves it out: at this
+    point, and everywhere once it broke at three.
 
     Args:
       folder: where the records are.
@@ -66,7 +71,7 @@ def measure_points(
         known = {"key": key, "contender": name, "reason": reason}
         broken.append(known | {"measured": not is_trial})
 
-    if left := at_work.left():
+    if left := at_work.died_again():
         break_down(*left, ENDED)
     memory = jax.devices()[0].memory_stats() or {}
     for point in points:
@@ -92,7 +97,7 @@ def measure_points(
                     is_tiny=is_trial,
                     guard=unguarded
                     if is_trial
-                    else guard_for(_LONGEST, write_down, at_work, str(point)),
+                    else guard_for(LONGEST_SECONDS, write_down, at_work, str(point)),
                 )
             except DeviceLostError as error:
                 write_down(error.name, error.reason)
@@ -116,13 +121,11 @@ def left_out(
     Args:
       broken: what broke before.
       point: the point.
-      engines: those who would be timed. Another name, or none, is of what every point needs.
+      engines: those who would be timed. Another name is of what every point needs.
       verdicts: of their comparisons with the reference.
     """
     out = {
-        record["contender"] or "all": record["reason"]
-        for record in broken
-        if record["key"] == str(point)
+        record["contender"]: record["reason"] for record in broken if record["key"] == str(point)
     }
     for name in engines:
         at = [record["key"] for record in broken if record["contender"] == name]

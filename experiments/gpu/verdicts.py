@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tuning.kernel_problems import COMPARED
-from tuning.watch import ENDED
 
 from gpu.check import at_work_of, check_points, comparisons
 from gpu.part import run_part
@@ -96,7 +95,7 @@ def _compare(
         )
         interrupted, is_late = at_work.left(), failed.startswith("took longer")
         if interrupted and not is_late:
-            history.append(record(interrupted[1], f"{ENDED}: {failed}"))
+            history.append(record(interrupted[1], f"ended the process while it ran: {failed}"))
         if is_late or missing() == before:
             break
     return [record(key, f"not compared: {failed}") for key in missing()]

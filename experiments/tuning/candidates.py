@@ -39,14 +39,14 @@ def measure(
       n_candidates: how many configurations are tried, as `chosen`.
       rounds: turns of each.
       is_interpreted: whether the kernels are interpreted, and the times mean nothing.
-      broken: why a configuration, by its `key_of`, is not tried again.
-      guard: what watches over the first run of a configuration, under its `key_of`.
+      broken: why a configuration, by its `key_of`, or "dense", is not tried again.
+      guard: what watches over the runs of a configuration, under its `key_of`.
 
     Raises:
       DeviceLostError: a configuration broke the device; its name is the `key_of`.
     """
-    if "" in broken:
-        return _without_time(problem, [{"configuration": {}, "reason": broken[""]}])
+    if "dense" in broken:
+        return _without_time(problem, [{"configuration": {}, "reason": broken["dense"]}])
     work = work_of(problem.kernel, layer, problem.n_rows)
     wanted = expected(work)
     configurations = chosen(engine.configurations(problem), n_candidates)

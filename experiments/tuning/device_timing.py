@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from benchmarks.timing import Contender, quartiles, take_turns
+from benchmarks.timing import Contender, quartiles
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from tuning.watch import Guard, reason_of, require_device, unguarded
@@ -160,39 +160,41 @@ def time_loops(
       n_times: repetitions in a loop.
       rounds: turns of each.
       warm_seconds: how long all of them run before: a GPU that waited for a compiler is slow.
-      guard: what watches over the first run of each, and under no name over the turns.
+      guard: what watches over each run, under the name of whose it is.
 
     Returns:
       Seconds of a repetition by name, and why the others failed.
+
+    Raises:
+      DeviceLostError: the device does not answer after a run of the loop that it names.
     """
     failed = {name: loop for name, loop in loops.items() if isinstance(loop, str)}
-    runs: dict[str, Contender] = {}
-    for name, loop in loops.items():
-        if isinstance(loop, str):
-            continue
+    runs = {name: loop for name, loop in loops.items() if not isinstance(loop, str)}
+
+    def take_turn(run: Contender, name: str) -> float:
         try:
             with guard(name):
-                loop(1)
-            runs[name] = loop
+                began = time.perf_counter()
+                run(1)
+                return time.perf_counter() - began
         except Exception as error:
             require_device(name, error)
             failed[name] = reason_of(error)
-    with guard(""):
-        _warm_up(runs, warm_seconds)
-        seconds = take_turns(runs, rounds, 1)
+            return math.nan
+
+    def take_turns() -> dict[str, float]:
+        return {name: take_turn(run, name) for name, run in runs.items() if name not in failed}
+
+    take_turns()
+    warm = time.monotonic() + warm_seconds
+    while runs and time.monotonic() < warm:
+        take_turns()
+    turns = [take_turns() for _ in range(1 + rounds)][1:]
+    times = {name: [turn[name] for turn in turns] for name in runs if name not in failed}
     return {
-        name: Timed(
-            statistics.median(times) / n_times, *(edge / n_times for edge in quartiles(times))
-        )
-        for name, times in seconds.items()
+        name: Timed(statistics.median(own) / n_times, *(edge / n_times for edge in quartiles(own)))
+        for name, own in times.items()
     }, failed
-
-
-def _warm_up(runs: Mapping[str, Contender], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while runs and time.monotonic() < end:
-        for run in runs.values():
-            run(1)
 
 
 def repetitions(seconds_of_one: float, seconds: float = 20e-3, most: int = 1000) -> int:

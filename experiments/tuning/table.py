@@ -61,7 +61,7 @@ class TuningTable:
         return dict(self._table.get("broken", {}).get(key_of(problem), {}))
 
     def write_down(self, key: str, name: str, reason: str) -> None:
-        """Writes what broke the problem of that key: a configuration, or "", none in particular."""
+        """Writes what broke the problem of that key: a configuration or "dense"."""
         self._table.setdefault("broken", {}).setdefault(key, {})[name] = reason
         write_json(self.path, self._table)
 
@@ -69,6 +69,19 @@ class TuningTable:
 def key_of(problem: Record) -> str:
     """What a problem is called."""
     return str(sorted(problem.items()))
+
+
+def line_of(entry: Record) -> str:
+    """What was found of a problem, in a line."""
+    problem, rejected = entry["problem"], entry["rejected"]
+    (n_in, n_out), (rows, cols) = problem["kernel_shape"], problem["block"]
+    title = f"{problem['engine']} {problem['kernel']} {n_in}x{n_out} {rows}x{cols} at "
+    title += f"{1 - problem['density']:.2g}, {problem['n_rows']} rows, {problem['dtype']}: "
+    if entry["microseconds"] is None:
+        return f"{title}none is right{''.join(f', {each["reason"]}' for each in rejected[:1])}"
+    ratio = entry["dense_microseconds"] / entry["microseconds"]
+    wrong = f", {len(rejected)} of them rejected" if rejected else ""
+    return f"{title}dense / this {ratio:.2f}, {entry['tried']} tried{wrong}"
 
 
 def _read(path: Path, about: Record) -> Record:

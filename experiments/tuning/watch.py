@@ -8,6 +8,7 @@ written down, before it or by the next: the same command, given again, leaves ou
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,9 +24,9 @@ Guard = Callable[[str], contextlib.AbstractContextManager[None]]
 
 STUCK = 3
 """Exit code of a process that a kernel held up."""
-FIRST_SECONDS = 15.0
-"""How long a piece of work with a name may take: a compiled program runs for milliseconds."""
-ENDED = "ended the process while it ran"
+LONGEST_SECONDS = 15.0
+"""How long a piece of work may take: a compiled program runs for milliseconds."""
+ENDED = "ended the process while it ran, twice"
 """The reason against what was at work when a process ended without a word."""
 
 
@@ -67,7 +68,7 @@ class AtWork:
     def left(self) -> tuple[str, str] | None:
         """Key and name of what an earlier process died of, told once; None if it did not.
 
-        A process that was killed from outside looks the same.
+        A process that was killed from outside looks the same: see `died_again`.
         """
         if not self._path.exists():
             return None
@@ -78,6 +79,23 @@ class AtWork:
         finally:
             self.end()
         return key, name
+
+    def died_again(self) -> tuple[str, str] | None:
+        """Key and name of what two processes died of, told once; None if they did not.
+
+        So whoever kills a process, a time limit as a rule, spoils nothing: the first time it is
+        taken to be that.
+        """
+        left = self.left()
+        if left is None:
+            return None
+        once = self._path.with_name(f"{self._path.name}.once")
+        before = once.read_text() if once.exists() else ""
+        if before == json.dumps(left):
+            once.unlink()
+            return left
+        once.write_text(json.dumps(left))
+        return None
 
 
 def unguarded(_: str) -> contextlib.AbstractContextManager[None]:
@@ -91,23 +109,19 @@ def guard_for(
     """A guard that ends this process with `STUCK` when a piece of work takes too long.
 
     Args:
-      seconds: how long work without a name, that of many programs, may take; with one it is
-        `FIRST_SECONDS` at most.
+      seconds: how long it may take.
       write_down: is told the name of the work and the reason before.
       at_work: is told what is at work, for the process that finds this one dead.
       key: what the pieces of work belong to.
     """
 
-    def allowed(name: str) -> float:
-        return min(seconds, FIRST_SECONDS) if name else seconds
-
     def give_up(name: str) -> None:
-        reason = f"took longer than {allowed(name):g} s"
+        reason = f"took longer than {seconds:g} s"
         write_down(name, reason)
         at_work.end()
         print(
-            f"error: {name or 'the work under way'} {reason}: give the same command again, which "
-            "leaves that out and goes on",
+            f"error: {name} {reason}: give the same command again, which leaves that out and goes "
+            "on",
             file=sys.stderr,
             flush=True,
         )
@@ -115,7 +129,7 @@ def guard_for(
 
     @contextlib.contextmanager
     def guard(name: str) -> Iterator[None]:
-        timer = threading.Timer(allowed(name), give_up, (name,))
+        timer = threading.Timer(seconds, give_up, (name,))
         timer.daemon = True
         at_work.begin(key, name)
         timer.start()
@@ -126,6 +140,16 @@ def guard_for(
             at_work.end()
 
     return guard
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM, as a time limit sends it, ends a program as ctrl-C does: with its parts."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def require_device(name: str, error: Exception) -> None:

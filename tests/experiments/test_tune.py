@@ -10,9 +10,11 @@ import tune
 from tuning.table import key_of
 from tuning.watch import AtWork, DeviceLostError
 
+from pallas_kernels import Triton
 from pallas_kernels.tuning import TABLES, TableError, read_table
 
 TINY = ("--shape", "64x64", "--block", "32x32", "--ratio", "0.5", "--rows", "40")
+LINE = "triton product 64x64 32x32 at 0.5, 40 rows, bfloat16: dense / this 1.50, 4 tried"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -27,8 +29,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def measure(engine: Any, problem: Any, layer: Any, **_: Any) -> dict[str, Any]:
         problems.append(problem)
-        times = {"microseconds": 2.0, "dense_microseconds": 3.0}
-        return {"problem": tune.plain(problem), "configuration": {}, "rejected": [], **times}
+        found = {"microseconds": 2.0, "dense_microseconds": 3.0, "tried": 4}
+        return {"problem": tune.plain(problem), "configuration": {}, "rejected": [], **found}
 
     monkeypatch.setattr(tune, "measure", measure)
     return problems
@@ -69,7 +71,7 @@ def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
     assert not json.loads(out.read_text())["broken"]
 
 
-def test_what_a_process_died_of_is_left_out_by_the_next(monkeypatch, measured, tmp_path: Path):
+def test_what_two_processes_died_of_is_left_out_by_the_next(monkeypatch, measured, tmp_path: Path):
     out, told = tmp_path / "table.json", {}
     words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
     works = tune.measure
@@ -81,11 +83,30 @@ def test_what_a_process_died_of_is_left_out_by_the_next(monkeypatch, measured, t
     monkeypatch.setattr(tune, "measure", measure)
     assert run(monkeypatch, *words) == 0
     first, _ = told
+    expected: list[dict[str, str]] = [{}, {"rows 64": "ended the process while it ran, twice"}]
+    for broken in expected:
+        out.unlink()
+        AtWork(tmp_path / "table.json.at_work").begin(first, "rows 64")
+        assert run(monkeypatch, *words) == 0
+        assert told[first] == broken
+        assert sum(map(bool, told.values())) == len(broken)
+
+
+def test_each_layer_is_a_line_and_a_table_elsewhere_is_said_not_to_be_gone_by(
+    monkeypatch, measured, tmp_path: Path, capsys
+):
+    out = tmp_path / "new" / "table.json"
+    words = (f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
+    assert run(monkeypatch, "--interpret", *words) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == LINE
+    assert last == f"2 entries in {out} (interpreted: no measurement)"
     out.unlink()
-    AtWork(tmp_path / "table.json.at_work").begin(first, "rows 64")
+    monkeypatch.setattr(tune.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(tune, "gpu_engines", lambda _: {"triton": Triton(interpret=True)})
+    monkeypatch.setattr(tune, "is_able", lambda *_: True)
     assert run(monkeypatch, *words) == 0
-    assert told[first] == {"rows 64": "ended the process while it ran"}
-    assert sum(map(bool, told.values())) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("--engine=auto goes by ")
 
 
 def test_what_was_interpreted_is_marked_and_cannot_be_used(monkeypatch, measured, tmp_path: Path):

@@ -83,9 +83,9 @@ def test_what_broke_before_is_not_tried_again() -> None:
     assert 4 not in Cuts.seen
     assert {"configuration": {"size": 4}, "reason": "took longer than 120 s"} in entry["rejected"]
     assert entry["configuration"] == {"size": 1}
-    entry = tune(Cuts(), broken={"": "took longer than 120 s"})
+    entry = tune(Cuts(), broken={"dense": "took longer than 15 s"})
     assert entry["microseconds"] is None
-    assert entry["rejected"][0]["reason"] == "took longer than 120 s"
+    assert entry["rejected"][0]["reason"] == "took longer than 15 s"
 
 
 def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(

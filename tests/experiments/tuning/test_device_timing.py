@@ -3,12 +3,17 @@
 That a compiler for GPUs moves nothing out of them is tested in `tests/kernels/gpu`.
 """
 
+import contextlib
+import itertools
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tuning import device_timing
 from tuning.device_timing import Loop, compile_loops, looped, repetitions, time_loops
+from tuning.watch import DeviceLostError
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -60,6 +65,8 @@ def test_what_a_run_leaves_unwritten_is_no_result_once_it_is_spoilt() -> None:
 def test_what_does_not_compile_or_run_is_said_and_the_others_are_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    ticks = itertools.count()
+
     def broken(a: jax.Array, b: jax.Array) -> jax.Array:
         raise ValueError("no such tile")
 
@@ -68,14 +75,41 @@ def test_what_does_not_compile_or_run_is_said_and_the_others_are_timed(
     def fails(n_calls: int) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(
-        device_timing, "take_turns", lambda runs, *_: {name: [0.3, 0.6, 0.9] for name in runs}
-    )
-    timed, failed = time_loops(loops | {"worse": fails}, 3, rounds=3)
-    assert timed["good"].median == pytest.approx(0.2)
+    def fails_later(n_calls: int) -> None:
+        if next(ticks) == 3:
+            raise RuntimeError("no memory left")
+
+    clock = itertools.accumulate(itertools.count(), lambda at, turn: at + 0.3)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    worse = {"worse": fails, "late": fails_later}
+    timed, failed = time_loops(loops | worse, 3, rounds=3)
+    assert timed["good"].median == pytest.approx(0.1)
     assert set(timed) == {"good"}
     assert "no such tile" in failed["bad"]
     assert "out of memory" in failed["worse"]
+    assert "no memory left" in failed["late"]
+
+
+def test_each_run_is_watched_and_who_breaks_the_device_in_a_turn_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched: list[str] = []
+
+    def guard(name: str) -> contextlib.AbstractContextManager[None]:
+        watched.append(name)
+        return contextlib.nullcontext()
+
+    def breaks(n_calls: int) -> None:
+        if watched.count("bad") == 3:
+            raise RuntimeError("an illegal address")
+
+    def lost(name: str, error: Exception) -> None:
+        raise DeviceLostError(name, str(error))
+
+    monkeypatch.setattr(device_timing, "require_device", lost)
+    with pytest.raises(DeviceLostError, match=r"after bad .an illegal address"):
+        time_loops({"good": lambda _: None, "bad": breaks}, 1, rounds=3, guard=guard)
+    assert watched == ["good", "bad"] * 3
 
 
 @pytest.mark.parametrize(("seconds", "n_times"), [(1e-9, 1000), (1e-4, 200), (1.0, 2)])

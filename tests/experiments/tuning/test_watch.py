@@ -3,14 +3,21 @@
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import jax
 import pytest
 from tuning import watch
-from tuning.watch import STUCK, AtWork, DeviceLostError, guard_for, reason_of, require_device
+from tuning.watch import (
+    STUCK,
+    AtWork,
+    DeviceLostError,
+    ended_by_sigterm,
+    guard_for,
+    reason_of,
+    require_device,
+)
 
 DIES = """
 import os, pathlib, sys, time
@@ -44,20 +51,22 @@ def test_work_that_takes_too_long_ends_the_process_and_is_written_down(tmp_path)
     assert AtWork(tmp_path / "at_work").left() is None
 
 
-def test_work_with_a_name_has_less_time_than_many_turns(tmp_path, monkeypatch):
-    waits = []
+def test_a_process_that_died_once_may_have_been_killed_and_blames_nothing(tmp_path):
+    def dies(name: str) -> tuple[str, str] | None:
+        AtWork(tmp_path / "at_work").begin("point", name)
+        return AtWork(tmp_path / "at_work").died_again()
 
-    class Timer(threading.Timer):
-        def start(self) -> None:
-            waits.append(self.interval)
+    assert AtWork(tmp_path / "at_work").died_again() is None
+    assert [dies("first"), dies("second"), dies("second")] == [None, None, ("point", "second")]
+    assert [dies("second"), dies("second")] == [None, ("point", "second")]
+    assert not list(tmp_path.iterdir())
 
-    monkeypatch.setattr(watch.threading, "Timer", Timer)
-    for seconds in (120.0, 5.0):
-        guard = guard_for(seconds, lambda *_: None, AtWork(tmp_path / "at_work"), "point")
-        for name in ("first", ""):
-            with guard(name):
-                pass
-    assert waits == [watch.FIRST_SECONDS, 120.0, 5.0, 5.0]
+
+def test_sigterm_ends_a_program_as_ctrl_c_does():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), ended_by_sigterm():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_work_that_aborts_its_process_is_known_to_the_next_one_once(tmp_path):
