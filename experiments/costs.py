@@ -44,6 +44,7 @@ from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.plan import Plan
+from sparsemlp.runs.history import History
 from sparsemlp.studies.run_costs import masking_by_kind
 
 SIDES = (2, 4, 8, 16, 32, 64)
@@ -98,7 +99,8 @@ class Costs:
     line_bytes: int = 128
     """Bytes of a cache line."""
     measured: bool = False
-    """Measure traffic, cache hits and energy of a step of every cell too, where counters are."""
+    """Measure traffic, cache hits and energy of a step of every cell too, where counters are. Each
+    cell is kept in measured.jsonl; the same command goes on after a stop."""
     engine: str = "auto"
     """Who computes the masked layers that are measured: auto, or the name of an engine."""
 
@@ -172,8 +174,9 @@ def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
         shares = (f"{rows[index][-1] / dense:.1%}" for index in (0, -1))
         shown.add_row(name, unit, f"{dense:.6g}", *shares)
     if options.measured:
+        history = History(options.out / "measured.jsonl")
         for name, rows in measured_tables(
-            shapes, run, blocks, ratios, mask_layers, print, options.engine
+            shapes, run, blocks, ratios, mask_layers, print, history, options.engine
         ):
             _write_table(options.out / f"{name}.csv", blocks[: len(rows)], ratios, rows)
     Console().print(shown)

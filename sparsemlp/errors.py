@@ -47,5 +47,9 @@ class NotFiniteError(ArithmeticError):
     """The loss or a parameter became NaN or infinite; one line says when and what is left."""
 
 
+class DeviceLostError(RuntimeError):
+    """The device answers nothing any more in this process; one line says how to go on."""
+
+
 class WorkerError(RuntimeError):
     """A helping process that died or failed; the message is one line that says how."""

@@ -1,8 +1,9 @@
 """How a program ends: errors in one line, no traceback for what a user can mend.
 
 Exit codes: 0 done, 1 a reader that went away (or runs of a sweep that failed), 2 a bad option or a
-full disk, 3 a loss that is not finite, 4 a process that died, of several that train together (see
-`lifeline`) or of those that decode images, 128 + the number of the signal after an interruption.
+full disk, 3 a loss that is not finite, 4 a device that answers no more or a process that died, of
+several that train together (see `lifeline`) or of those that decode images, 128 + the number of the
+signal after an interruption.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import TextIO
 
-from sparsemlp.errors import InputError, NotFiniteError, SaveError, WorkerError
+from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError, SaveError, WorkerError
 
 
 def exit_code(program: Callable[[], int | None], *, stopped: str = "") -> int:
@@ -35,6 +36,9 @@ def exit_code(program: Callable[[], int | None], *, stopped: str = "") -> int:
     except NotFiniteError as error:
         tell(f"stopped: {error}")
         return 3
+    except DeviceLostError as error:
+        tell(f"stopped: {error}")
+        return 4
     except WorkerError as error:
         tell(_joined(f"stopped: {error}", stopped))
         return 4

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from sparsemlp.errors import InputError, NotFiniteError, SaveError
+from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError, SaveError
 from sparsemlp.exit_codes import exit_code, tell
 
 
@@ -18,6 +18,7 @@ def fail(error: BaseException) -> int:
         (InputError("x is bad"), 2, "error: x is bad"),
         (SaveError("disk full"), 2, "error: disk full"),
         (NotFiniteError("NaN"), 3, "stopped: NaN"),
+        (DeviceLostError("no answer: again"), 4, "stopped: no answer: again"),
         (KeyboardInterrupt(), 130, "stopped at once; go on so"),
     ],
 )

@@ -1,11 +1,11 @@
 """Measured counterparts of the cost tables: traffic, cache hits and energy of a training run.
 
 One step of every cell is measured, forward, backward and optimizer, and multiplied by the steps of
-the run.
+the run. That takes long for many cells: each is written down as soon as it is measured.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cost_tables.counters import (
@@ -16,12 +16,16 @@ from cost_tables.counters import (
     why_no_traffic,
 )
 from cost_tables.one_step import OneStep, steps
+from sparsemlp import InputError
 from sparsemlp.blocks import Block, format_block
 from sparsemlp.configuration.config import Config
 from sparsemlp.cost_models.costs import Run, Shapes
 from sparsemlp.options import flag
+from sparsemlp.runs.environment import describe_environment
+from sparsemlp.runs.history import History
 
 Rows = list[list[float]]
+TRAFFIC, ENERGY = "traffic and cache hits", "energy"
 
 
 def measured_tables(
@@ -31,6 +35,7 @@ def measured_tables(
     ratios: Sequence[float],
     mask_layers: str,
     say: Callable[[str], None],
+    history: History,
     engine: str = "auto",
 ) -> Iterator[tuple[str, Rows]]:
     """A table for each counter that is at hand, a row a block and a column a ratio.
@@ -44,6 +49,8 @@ def measured_tables(
       ratios: ratios of the grid.
       mask_layers: layer kinds to mask, as in cifar10.py.
       say: told why a counter is not at hand, and what is being measured.
+      history: what was measured of a cell before, on this device, is read here and not measured
+        again.
       engine: who computes the masked layers.
 
     Yields:
@@ -51,33 +58,79 @@ def measured_tables(
       requests to the second-level cache), `measured_energy` (joules of the run).
 
     Raises:
-      InputError: a counter failed, or a block does not fit.
+      InputError: a counter that had worked failed, or a block does not fit.
     """
     # What is counted runs in a process of its own, beside this one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    reasons = {"traffic and cache hits": why_no_traffic(), "energy": why_no_energy()}
-    for what, reason in reasons.items():
-        if reason is not None:
-            say(f"no measured {what}: {reason}")
+    reasons = {TRAFFIC: why_no_traffic(), ENERGY: why_no_energy()}
+    at_hand = [what for what, reason in reasons.items() if reason is None]
+    for what in set(reasons) - set(at_hand):
+        say(f"no measured {what}: {reasons[what]}")
+    cells = _Cells(history)
     tables: dict[str, Rows] = {}
     for block in blocks:
         found: dict[str, list[float]] = {}
         for ratio in ratios:
             options = _options(shapes, run, block, ratio, mask_layers, engine)
-            if reasons["traffic and cache hits"] is None:
-                say(f"counting traffic of {format_block(block)} at {ratio:g}")
-                traffic = count_traffic(_command(options))
-                moved = traffic.bytes * run.steps / 2**30
-                found.setdefault("measured_traffic", []).append(moved)
-                found.setdefault("measured_cache_hits", []).append(traffic.hit_share)
-            if reasons["energy"] is None:
-                say(f"measuring energy of {format_block(block)} at {ratio:g}")
-                make = steps(options)
-                make(2)
-                found.setdefault("measured_energy", []).append(measure_energy(make) * run.steps)
+            for what in list(at_hand):
+                try:
+                    step = cells.measured(what, options, say)
+                except InputError as error:
+                    if cells.has_any(what):
+                        raise
+                    at_hand.remove(what)
+                    say(f"no measured {what}: {error}")
+                    continue
+                for name, value in step.items():
+                    per_run = value if name == "measured_cache_hits" else value * run.steps
+                    found.setdefault(name, []).append(per_run)
         for name, row in found.items():
             tables.setdefault(name, []).append(row)
             yield name, tables[name]
+
+
+class _Cells:
+    """What is known of each cell.
+
+    Args:
+      history: the records of all cells that were measured.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._known = {(r["cell"], r["counter"]): r["step"] for r in history.read()}
+        environment = describe_environment()
+        self._here = f"{environment['device']}, jax {environment['versions']['jax']}"
+
+    def has_any(self, what: str) -> bool:
+        """Whether a counter has ever counted anything."""
+        return any(counter == what for _, counter in self._known)
+
+    def measured(
+        self, what: str, options: OneStep, say: Callable[[str], None]
+    ) -> Mapping[str, float]:
+        """What a counter finds of one step, by the names of the tables."""
+        key = f"{' '.join(_flags(options))} on {self._here}", what
+        if key not in self._known:
+            say(f"measuring {what} of {options.run.block} at {options.run.ratio:g}")
+            step = _traffic(options) if what == TRAFFIC else _energy(options)
+            self._history.append({"cell": key[0], "counter": what, "step": step})
+            self._known[key] = step
+        return self._known[key]
+
+
+def _traffic(options: OneStep) -> dict[str, float]:
+    traffic = count_traffic(_command(options))
+    return {
+        "measured_traffic": traffic.bytes / 2**30,
+        "measured_cache_hits": traffic.hit_share,
+    }
+
+
+def _energy(options: OneStep) -> dict[str, float]:
+    make = steps(options)
+    make(2)
+    return {"measured_energy": measure_energy(make)}
 
 
 def _options(
@@ -100,6 +153,10 @@ def _options(
 
 def _command(options: OneStep) -> list[str]:
     """The command line of `one_step.py` with these options."""
+    return this_python(str(Path(__file__).parent / "one_step.py"), *_flags(options))
+
+
+def _flags(options: OneStep) -> list[str]:
     config = options.run
     names = (
         "block",
@@ -114,5 +171,4 @@ def _command(options: OneStep) -> list[str]:
     )
     flags = [f"{flag(name)}={getattr(config, name)}" for name in names]
     flags += [f"--expansion={config.expansion}", f"--size={options.size}"]
-    program = Path(__file__).parent / "one_step.py"
-    return this_python(str(program), *flags, f"--n-classes={options.n_classes}")
+    return [*flags, f"--n-classes={options.n_classes}"]

@@ -69,6 +69,7 @@ def train_sweep(
       InputError: the grid does not fit the folder, another sweep runs there, or a data set cannot
         be found; nothing was trained then.
       SaveError: the disk is full or refuses a write.
+      DeviceLostError: the device answers no more after a run failed; the others are as they were.
     """
     console = console or TalkativeConsole()
     together = chooses_population(population)

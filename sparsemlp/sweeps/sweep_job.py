@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 
 from sparsemlp.configuration.settings import describe_run
 from sparsemlp.data import DataSets, ImageDataset, LabelledImages
-from sparsemlp.errors import InputError, NotFiniteError
+from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError
 from sparsemlp.files import Record
 from sparsemlp.populations import grouping
 from sparsemlp.populations.population import Member, train_population
@@ -97,6 +98,7 @@ def train_job(
 
     Raises:
       SaveError: not even a failure can be recorded.
+      DeviceLostError: the device answers no more after a run failed.
     """
     if len(job) > 1:
         found = _train_together(job, folder, data, reporter, interruption)
@@ -249,7 +251,21 @@ def _ended(summary: Record | None) -> Outcome:
 
 def _failed(run: SweepRun, folder: SweepFolder, error: Exception) -> Outcome:
     """Records why a run failed; what was not foreseen is shown whole."""
-    if not isinstance(error, InputError | OSError | NotFiniteError):
+    is_foreseen = isinstance(error, InputError | OSError | NotFiniteError)
+    if not is_foreseen:
         traceback.print_exception(error, file=sys.stderr)
     folder.run(run.name).write_failure(error)
+    if not is_foreseen:
+        _require_device(run)
     return Outcome("failed", f"failed, {folder.run(run.name).read_failure()}")
+
+
+def _require_device(run: SweepRun) -> None:
+    """After an error on a GPU nothing may work any more in its process: no run is to blame then."""
+    try:
+        jax.block_until_ready(jnp.zeros(()) + 1)
+    except Exception as error:
+        raise DeviceLostError(
+            f"the device answers no more after run {run.name} failed: the same command goes on "
+            "with the other runs, with --retry-failed also with that one"
+        ) from error

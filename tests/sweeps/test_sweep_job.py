@@ -13,11 +13,12 @@ from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import to_json
 from sparsemlp.configuration.settings import resolve
 from sparsemlp.data import DataSets
-from sparsemlp.errors import InputError, NotFiniteError
+from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError
 from sparsemlp.populations.population_run import Outcome as MemberOutcome
 from sparsemlp.runs.interruption import Interruption
 from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.run import Run
+from sparsemlp.sweeps import sweep_job
 from sparsemlp.sweeps.sweep_folder import SweepFolder, SweepRun
 from sparsemlp.sweeps.sweep_job import (
     Outcome,
@@ -223,3 +224,26 @@ def test_runs_that_cannot_be_a_population_have_a_reason(run):
     ((reason, count),) = reasons_apart([run, alone]).items()
     assert count == 1
     assert "--engine=cpu cannot train a population" in reason
+
+
+def test_a_device_that_answers_no_more_fails_one_run_and_leaves_the_others(
+    run, folder, monkeypatch, capsys
+):
+    others = members(run, (0.25, 0.5))
+    lost = RuntimeError("an illegal memory access")
+
+    def train(*_: Any, **__: Any) -> None:
+        raise lost
+
+    def block_until_ready(_: Any) -> None:
+        raise lost
+
+    monkeypatch.setattr(Run, "train", train)
+    monkeypatch.setattr(sweep_job.jax, "block_until_ready", block_until_ready)
+    with (
+        Reporter(1, Console(quiet=True)) as reporter,
+        pytest.raises(DeviceLostError, match=r"r0\.25 failed: the same command goes on"),
+    ):
+        train_job(others[:1], folder, DataSets(), reporter, Interruption())
+    assert [folder.state(each.name) for each in others] == ["failed", "new"]
+    assert "an illegal memory access" in capsys.readouterr().err

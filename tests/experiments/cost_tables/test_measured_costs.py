@@ -9,6 +9,7 @@ from cost_tables.counters import Traffic
 
 from sparsemlp import InputError
 from sparsemlp.cost_models.costs import Run, Shapes
+from sparsemlp.runs.history import History
 
 TINY = Shapes(image_size=8, patch_size=4, dim=8, depth=1, expansion=2)
 
@@ -28,12 +29,12 @@ def counted(monkeypatch) -> list[list[str]]:
     return commands
 
 
-def test_a_cell_is_a_step_times_the_steps_of_the_run(counted):
+def test_a_cell_is_a_step_times_the_steps_of_the_run(counted, tmp_path):
     said: list[str] = []
     run = Run(batch_size=4, steps_per_epoch=512, epochs=2)
-    tables = measured_costs.measured_tables(
-        TINY, run, [(2, 2), (4, 1)], (0.5, 0.75, 0.9), "XChannel", said.append, "triton"
-    )
+    history = History(tmp_path / "measured.jsonl")
+    given = TINY, run, [(2, 2), (4, 1)], (0.5, 0.75, 0.9), "XChannel", said.append, history
+    tables = measured_costs.measured_tables(*given, "triton")
     assert next(tables) == ("measured_traffic", [[1.0] * 3])
     assert dict(tables) == {
         "measured_traffic": [[1.0] * 3] * 2,
@@ -46,7 +47,39 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted):
     assert {"--devices=1", "--engine=triton"} <= set(counted[-1])
 
 
-def test_energy_is_that_of_real_steps(monkeypatch):
+def test_a_cell_that_was_measured_is_not_measured_again(counted, tmp_path):
+    run = Run(batch_size=4, steps_per_epoch=512, epochs=2)
+
+    def table(*ratios: float, engine: str = "triton") -> object:
+        history = History(tmp_path / "measured.jsonl")
+        given = TINY, run, [(2, 2)], ratios, "XChannel", lambda _: None, history
+        return dict(measured_costs.measured_tables(*given, engine))
+
+    first = table(0.5)
+    assert table(0.5) == first
+    assert len(counted) == 1
+    assert table(0.5, 0.75) == {"measured_traffic": [[1.0] * 2], "measured_cache_hits": [[0.5] * 2]}
+    assert len(counted) == 2
+    table(0.5, engine="mosaic")
+    assert len(counted) == 3
+
+
+def test_a_counter_that_is_refused_is_left_out_and_the_other_counts(counted, monkeypatch, tmp_path):
+    def refused(_: list[str]) -> Traffic:
+        raise InputError("ncu ended with 1: ERR_NVGPUCTRPERM")
+
+    monkeypatch.setattr(measured_costs, "count_traffic", refused)
+    monkeypatch.setattr(measured_costs, "why_no_energy", lambda: None)
+    monkeypatch.setattr(measured_costs, "measure_energy", lambda _: 0.25)
+    said: list[str] = []
+    run, history = Run(batch_size=4, steps_per_epoch=10, epochs=1), History(tmp_path / "m.jsonl")
+    given = TINY, run, [(2, 2)], (0.5, 0.75), "XChannel", said.append, history
+    assert dict(measured_costs.measured_tables(*given)) == {"measured_energy": [[2.5] * 2]}
+    why = "no measured traffic and cache hits: ncu ended with 1: ERR_NVGPUCTRPERM"
+    assert said.count(why) == 1
+
+
+def test_energy_is_that_of_real_steps(monkeypatch, tmp_path):
     made: list[int] = []
 
     def measure(make) -> float:
@@ -59,7 +92,7 @@ def test_energy_is_that_of_real_steps(monkeypatch):
     monkeypatch.setattr(measured_costs, "measure_energy", measure)
     run = Run(batch_size=4, steps_per_epoch=10, epochs=1)
     tables = measured_costs.measured_tables(
-        TINY, run, [(2, 4)], (0.5,), "XPatch,XChannel", lambda _: None
+        TINY, run, [(2, 4)], (0.5,), "XPatch,XChannel", lambda _: None, History(tmp_path / "m")
     )
     assert dict(tables) == {"measured_energy": [[2.5]]}
     assert made == [1]
