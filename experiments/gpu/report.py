@@ -134,7 +134,7 @@ def _products(folder: Path, is_measured: bool, ceilings: Ceilings) -> Iterator[s
     records = History(folder / "products.jsonl").read()
     if not records:
         return
-    peers = {record["key"]: record["phases"] for record in History(folder / "peers.jsonl").read()}
+    peers = {record["key"]: record for record in History(folder / "peers.jsonl").read()}
     yield from (_title("Products", is_measured), "")
     yield "Engines are given the lists of kept blocks, which a step makes once: `metadata`."
     yield ""
@@ -147,13 +147,15 @@ def _products(folder: Path, is_measured: bool, ceilings: Ceilings) -> Iterator[s
         cells = (shape, block, f"{point.ratio:g}", point.n_rows, point.dtype)
         for phase, contenders in record["phases"].items():
             found = dict(contenders)
-            peer = peers.get(record["key"], {}).get(phase)
+            peer = peers.get(record["key"], {}).get("phases", {}).get(phase)
             if peer is not None:
                 seconds = Timed(*[peer["microseconds"] / 1e6] * 3)
                 found[_PEER] = numbers_of(point, phase, _PEER, seconds, ceilings)
             for name, numbers in found.items():
                 yield _line((*cells, phase, name, *_row(numbers, found)))
-        for name, reason in record["failed"].items():
+        failed = peers.get(record["key"], {}).get("failed", {})
+        of_peer = {f"{_PEER} {phase}": reason for phase, reason in failed.items()}
+        for name, reason in (record["failed"] | of_peer).items():
             yield _line((*cells, name, f"failed: {reason}", "", "", "", "", ""))
     yield ""
 

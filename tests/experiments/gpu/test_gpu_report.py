@@ -39,7 +39,11 @@ def write_results(folder: Path, is_measured: bool = True) -> Path:
         "failed": {"triton forward": "no room"},
     }
     (folder / "products.jsonl").write_text(json.dumps(product) + "\n")
-    peer = {"key": str(point), "phases": {"forward": {"microseconds": 6.0}}}
+    peer = {
+        "key": str(point),
+        "phases": {"forward": {"microseconds": 6.0}},
+        "failed": {"dx": "no kernel"},
+    }
     (folder / "peers.jsonl").write_text(json.dumps(peer) + "\n")
     checks = [
         {"key": "mosaic a", "engine": "mosaic", "wrong": ""},
@@ -81,6 +85,7 @@ def test_every_row_follows_from_the_records(tmp_path: Path):
     flops = 2 * 1024 * 64 * 128 / 2
     assert by["PyTorch BSR"][:3] == ["6.0", "2.00x", f"{flops / 6e-6 / 1e12:.1f}"]
     assert any("failed: no room" in cell for row in table for cell in row)
+    assert any(row[5:7] == ["PyTorch BSR dx", "failed: no kernel"] for row in table)
     assert any("failed: out of memory" in cell for row in table for cell in row)
     steps = {row[3]: row for row in table if row[0] == "resmlp_b24"}
     assert steps["mosaic"][4:] == ["20.00", "1.50x", "2048", "1024", "2.5%", "0.5%"]
