@@ -45,6 +45,7 @@ from tuning.watch import (
 )
 
 from pallas_kernels import Engine, SparseLayer
+from pallas_kernels.precision import in_tf32
 from pallas_kernels.tuning import TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block
@@ -241,6 +242,11 @@ def _check(options: Options) -> None:
         raise InputError(
             f"there is no GPU to tune for, JAX runs on {jax.default_backend()!r}: pip install -e "
             "'.[cuda13]' on a machine that has one, or try the program with --interpret"
+        )
+    elif not in_tf32():
+        raise InputError(
+            "tables say how fast float32 is in TF32, and jax_default_matmul_precision is "
+            f"{jax.config.jax_default_matmul_precision!r}: leave it as it is by default"
         )
 
 

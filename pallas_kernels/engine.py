@@ -68,13 +68,16 @@ class Engine(abc.ABC):
         """Whether it is known where it pays on the device of this process."""
         return self.measured or bool(tuning.entries_here(self.name, self.version))
 
-    def pays_unmasked(self) -> bool:
+    def pays_unmasked(self, dtype: str) -> bool:
         """Whether `compact_gradient` and `pruned_input_gradient` are known to be faster than XLA's.
 
         On devices with a table: if they beat it wherever they were measured.
+
+        Args:
+          dtype: of the operands.
         """
         kernels = ("compact_gradient", "pruned_input_gradient")
-        return self.measured or tuning.always_pays(self.name, self.version, kernels)
+        return self.measured or tuning.always_pays(self.name, self.version, kernels, dtype)
 
     def taken(self, kept: Any) -> Any:
         """Kept blocks as this engine takes them: without their lists if it does not."""

@@ -1,7 +1,8 @@
 """What was measured on a kind of device: how a kernel is cut there, and where it beats XLA.
 
 A table is a JSON file in `tables/`, one for each kind of device; `experiments/tune.py` makes it.
-What it does not hold is cut as the kernel's own heuristic says, and is not taken by `auto`.
+What it does not hold is cut as the kernel's own heuristic says, and is not taken by `auto`. All was
+measured with float32 in TF32: of products that JAX is told to compute otherwise it says nothing.
 """
 
 import contextlib
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+
+from pallas_kernels.precision import in_tf32
 
 FORMAT = 1
 """Of the files; one of another format is not read."""
@@ -151,13 +154,24 @@ def configure[C](problem: Problem, heuristic: C) -> C:
     Args:
       problem: what the kernel is asked to do.
       heuristic: the configuration where nothing was measured, a dataclass.
+
+    Raises:
+      TableError: the table has another configuration than this kernel.
     """
     forced = _FORCED.get()
     if type(forced) is type(heuristic):
         return forced
+    if not _holds(problem.dtype):
+        return heuristic
     for entry in entries_here(problem.engine, problem.version):
         if entry.problem.key == problem.key and entry.configuration:
-            return type(heuristic)(**entry.configuration)
+            try:
+                return type(heuristic)(**entry.configuration)
+            except TypeError as error:
+                raise TableError(
+                    f"{table_file(jax.devices()[0].device_kind)} cuts a kernel as none is "
+                    f"({error}): make it anew: python experiments/tune.py"
+                ) from error
     return heuristic
 
 
@@ -184,6 +198,8 @@ def pays(problem: Problem) -> bool:
         sizes = math.prod(other.kernel_shape), LARGEST_STEP * math.prod(problem.kernel_shape)
         return sizes[0] > sizes[1] or other.n_rows > LARGEST_STEP * problem.n_rows
 
+    if not _holds(problem.dtype):
+        return False
     measured = [
         entry
         for entry in entries_here(problem.engine, problem.version)
@@ -214,11 +230,25 @@ def pays(problem: Problem) -> bool:
     return all(entry.pays for entry in denser if entry.problem.density == next_higher)
 
 
-def always_pays(engine: str, version: int, kernels: tuple[str, ...]) -> bool:
-    """Whether each of these kernels was measured here and beat XLA wherever it was."""
+def always_pays(engine: str, version: int, kernels: tuple[str, ...], dtype: str) -> bool:
+    """Whether each of these kernels was measured here and beat XLA wherever it was.
+
+    Args:
+      engine: name of the engine.
+      version: of its kernels.
+      kernels: which.
+      dtype: of the operands that they are wanted for.
+    """
+    if not _holds(dtype):
+        return False
     entries = [e for e in entries_here(engine, version) if e.problem.kernel in kernels]
     found = {entry.problem.kernel for entry in entries}
     return found == set(kernels) and all(entry.pays for entry in entries)
+
+
+def _holds(dtype: str) -> bool:
+    """Whether what was measured says anything of products as they are computed now."""
+    return dtype != "float32" or in_tf32()
 
 
 def _kind(problem: Problem) -> tuple[str, str, int]:

@@ -51,7 +51,7 @@ def choose_unmasked(name: str, kernel_shape: tuple[int, int], dtype: str) -> Eng
     """
     whole = SparseLayer(kernel_shape, (1, 1), math.prod(kernel_shape), -1, dtype)
     able = _engines_for(name, whole)
-    paying = (engine for engine in able if engine.pays_unmasked())
+    paying = (engine for engine in able if engine.pays_unmasked(dtype))
     return able[0] if name != "auto" else next(paying, able[-1])
 
 

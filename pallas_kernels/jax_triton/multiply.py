@@ -36,18 +36,18 @@ def _multiply(
     # All along one axis of the grid: of the others a GPU has 65535 programs at most.
     place = tl.program_id(0)
     line = tl.load(order + place % n_lines)
-    # Arrays may have more entries than 32 bits count.
+    # Arrays may have more entries than 32 bits count: whatever is multiplied has 64.
     row_tile = (place // n_lines % n_tiles).to(tl.int64)
     sample = (place // n_lines // n_tiles).to(tl.int64)
     rows = row_tile * size + tl.arange(0, size)
     exists = rows[:, None] < n_rows
     inside = tl.arange(0, depth)
-    outputs = line * width + tl.arange(0, width)
+    outputs = line.to(tl.int64) * width + tl.arange(0, width)
     x_rows = x + sample * x_sample + rows[:, None] * x_row
     weights_of_line = kernel + outputs[None, :] * kernel_width
     total = tl.zeros((size, width), dtype=tl.float32)
     for entry in range(tl.load(start + line), tl.load(start + line + 1)):
-        inputs = tl.load(across + entry) * depth + inside
+        inputs = tl.load(across + entry).to(tl.int64) * depth + inside
         tile = tl.load(x_rows + inputs[None, :] * x_feature, mask=exists, other=0.0)
         weights = tl.load(weights_of_line + inputs[:, None] * kernel_depth)
         total = tl.dot(tile, weights, total, input_precision=precision)

@@ -7,6 +7,7 @@ import jax
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.ampere_product_tiles import fits
+from pallas_kernels.precision import in_tf32
 from pallas_kernels.sparse_layer import SparseLayer
 
 DTYPES = ("float32", "bfloat16")
@@ -16,7 +17,6 @@ HOPPER = "9.0"
 """Compute capability of the GPUs that have `wgmma`; later ones have others in its place."""
 AMPERE = "8."
 """What that of GPUs begins with whose kernels copy by `cp.async` and multiply by `mma.sync`."""
-_TF32 = (None, "default", "fastest", "tensorfloat32", "bfloat16", "TF32_TF32_F32")
 
 
 def reason_against(
@@ -59,10 +59,9 @@ def reason_against(
             "small to be copied by a warpgroup or too large for shared memory: engine 'triton' "
             "takes them"
         )
-    precision = jax.config.jax_default_matmul_precision
-    if layer.dtype == "float32" and precision not in _TF32 and not interpret:
+    if layer.dtype == "float32" and not in_tf32() and not interpret:
         return (
             "it multiplies float32 in TF32, and jax_default_matmul_precision is "
-            f"{precision!r}: engine 'triton' goes by that"
+            f"{jax.config.jax_default_matmul_precision!r}: engine 'triton' goes by that"
         )
     return launch.missing(interpret)

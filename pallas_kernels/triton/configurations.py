@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from pallas_kernels.precision import in_tf32
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.launch import Tiles
 from pallas_kernels.tuning import Problem
@@ -60,7 +61,13 @@ class PrunedTiles(Tiles):
 
 
 def product_tiles(layer: SparseLayer) -> Tiles:
-    """How `product` and `input_gradient` are cut where nothing was measured."""
+    """How `product` and `input_gradient` are cut where nothing was measured.
+
+    Float32 that is not multiplied in TF32 takes no tensor cores, but registers for all that a
+    product contracts: more rows or fewer warps spill them.
+    """
+    if layer.dtype == "float32" and not in_tf32():
+        return Tiles(32, warps=8, stages=2)
     is_large = math.prod(layer.block) > 64 * 64
     rows = 64 if is_large and layer.dtype == "float32" else 128
     return Tiles(rows, warps=8 if is_large else 4, stages=3)
@@ -70,8 +77,10 @@ def gradient_tiles(layer: SparseLayer) -> GradientTiles:
     """How `kernel_gradient` is cut where nothing was measured.
 
     In float32, 64 rows of blocks of 128x128 would take more shared memory than the 99 KB that GPUs
-    of compute capability 8.6 and 8.9 have.
+    of compute capability 8.6 and 8.9 have. Where it is not multiplied in TF32, see `product_tiles`.
     """
+    if layer.dtype == "float32" and not in_tf32():
+        return GradientTiles(32, warps=8, stages=2, programs=512)
     is_large = math.prod(layer.block) > 64 * 64
     is_largest = math.prod(layer.block) == 128 * 128 and layer.dtype == "float32"
     return GradientTiles(32 if is_largest else 64, 8 if is_large else 4, stages=3, programs=512)

@@ -55,7 +55,7 @@ class Triton(Engine):
         self.interpret = interpret
 
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
-        """Why not: another platform or dtype, blocks that do not fit tensor cores, or JAX."""
+        """Why not: another platform, GPU or dtype, blocks that do not fit tensor cores, or JAX."""
         if platform != "gpu" and not self.interpret:
             return (
                 f"it is for NVIDIA GPUs and the platform is {platform!r}; where there is one, "
@@ -67,7 +67,7 @@ class Triton(Engine):
         if is_masked and not set(layer.block) <= set(SIDES):
             sides, (rows, cols) = ", ".join(map(str, SIDES)), layer.block
             return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
-        return launch.missing()
+        return launch.missing() or (None if self.interpret else launch.unfit())
 
     def configurations(self, problem: Problem) -> list[Any]:
         """The heuristic's choice, then the search space."""

@@ -5,6 +5,7 @@ file is what changes.
 """
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,6 +46,24 @@ def missing() -> str | None:
             f"JAX {jax.__version__} no longer compiles Pallas kernels by Triton: install "
             "'jax>=0.11.1,<0.13'"
         )
+    return None
+
+
+def unfit() -> str | None:
+    """Why kernels cannot be compiled for the GPU of this process; None if they can, or without one.
+
+    JAX 0.11.1 knows GPUs by name, and not all of them.
+    """
+    device = jax.devices()[0]
+    if triton is None or device.platform != "gpu":
+        return None
+    capability = device.compute_capability
+    if not re.fullmatch(r"([89]|\d\d+)\.\d+", capability):
+        return f"it is for NVIDIA GPUs of compute capability 8.0 and later, not {capability}"
+    try:
+        triton.get_gpu_info()
+    except ValueError as error:
+        return f"JAX {jax.__version__} does not know this GPU ({error}): install 'jax>=0.11.2'"
     return None
 
 

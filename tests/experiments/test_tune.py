@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import tune
 from tuning.table import key_of
@@ -105,8 +106,12 @@ def test_each_layer_is_a_line_and_a_table_elsewhere_is_said_not_to_be_gone_by(
     monkeypatch.setattr(tune.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(tune, "gpu_engines", lambda _: {"triton": Triton(interpret=True)})
     monkeypatch.setattr(tune, "is_able", lambda *_: True)
-    assert run(monkeypatch, *words) == 0
+    with jax.default_matmul_precision("default"):
+        assert run(monkeypatch, *words) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("--engine=auto goes by ")
+    with jax.default_matmul_precision("highest"):
+        assert run(monkeypatch, *words) == 2
+    assert "jax_default_matmul_precision is 'highest'" in capsys.readouterr().err
 
 
 def test_what_was_interpreted_is_marked_and_cannot_be_used(monkeypatch, measured, tmp_path: Path):

@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from pallas_kernels import ENGINES, Reference, SparseLayer, Triton, tuning
+from pallas_kernels.triton import launch
 from pallas_kernels.triton.launch import Tiles
 from pallas_kernels.tuning import Entry, Problem, TableError, configure, forced, pays
 from sparsemlp import InputError, engines
@@ -31,12 +32,13 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     """A device with a table of these entries."""
 
     class Device:
-        device_kind = "NVIDIA Dream"
+        device_kind, platform, compute_capability = "NVIDIA Dream", "gpu", "9.0"
 
     def measure(*entries: Entry) -> None:
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         monkeypatch.setattr(jax, "devices", lambda: [Device()])
         monkeypatch.setattr(tuning, "load_table", lambda device: entries)
+        monkeypatch.setattr(launch.triton, "get_gpu_info", lambda: None)
         monkeypatch.setitem(ENGINES, "triton", Triton())
 
     return measure
@@ -162,8 +164,28 @@ def test_pruned_operands_are_left_to_xla_until_both_of_their_kernels_pay(on_a_gp
         ([entry(50.0, kernel=compact), entry(90.0, kernel=pruned)], "triton"),
     ):
         on_a_gpu(*entries)
-        assert choose_unmasked("auto", (384, 1536), "float32").name == name
-        assert choose_unmasked("triton", (384, 1536), "float32").name == "triton"
+        assert choose_unmasked("auto", (384, 1536), "bfloat16").name == name
+        assert choose_unmasked("triton", (384, 1536), "bfloat16").name == "triton"
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_what_was_measured_in_tf32_is_not_gone_by_where_more_is_asked_for(on_a_gpu, precision):
+    problem = dataclasses.replace(PROBLEM, dtype="float32")
+    kernels = ("compact_gradient", "pruned_input_gradient")
+    on_a_gpu(*(entry(50.0, dtype="float32", kernel=k) for k in ("product", *kernels)))
+    is_tf32 = precision == "default"
+    with jax.default_matmul_precision(precision):
+        assert pays(problem) is is_tf32
+        assert configure(problem, HEURISTIC) == (MEASURED if is_tf32 else HEURISTIC)
+        expected = "triton" if is_tf32 else "reference"
+        assert choose_unmasked("auto", (384, 1536), "float32").name == expected
+
+
+def test_a_table_that_cuts_a_kernel_as_none_is_cut_is_refused(on_a_gpu):
+    found = entry(50.0)
+    on_a_gpu(dataclasses.replace(found, configuration={"columns": 3}))
+    with pytest.raises(TableError, match=r"nvidia_dream\.json cuts a kernel as none is .*anew"):
+        configure(PROBLEM, HEURISTIC)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:

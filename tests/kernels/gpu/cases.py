@@ -38,6 +38,7 @@ class Case(NamedTuple):
       call: the product.
       operands: their shapes and dtypes.
       configuration: how the kernel is cut; None leaves it to its heuristic.
+      precision: of products of float32, as JAX calls it.
     """
 
     engine: str
@@ -48,6 +49,7 @@ class Case(NamedTuple):
     call: Callable[..., Any]
     operands: tuple[jax.ShapeDtypeStruct, ...]
     configuration: Any = None
+    precision: str | None = None
 
     def __str__(self) -> str:
         (rows, cols), along = self.block, "features" if self.axis == -1 else "tokens"
@@ -55,13 +57,14 @@ class Case(NamedTuple):
         cut = dataclasses.astuple(self.configuration) if self.configuration else ()
         n_in = self.operands[0].shape[self.axis]
         block, dtype = f"{rows}x{cols}", jnp.dtype(self.dtype).name
-        return "-".join(map(str, (self.engine, name, n_in, block, dtype, along, *cut)))
+        words = [self.engine, name, n_in, block, dtype, along, *cut]
+        return "-".join(map(str, words if self.precision is None else [*words, self.precision]))
 
     def traced(self) -> Callable[..., Any]:
         """The product, cut as it is to be."""
 
         def call(*operands: Any) -> Any:
-            with tuning.forced(self.configuration):
+            with tuning.forced(self.configuration), jax.default_matmul_precision(self.precision):
                 return self.call(*operands)
 
         return call
@@ -220,6 +223,14 @@ MANY = [
 
 LARGEST = [case(kernel, (128, 128), jnp.float32, axis) for kernel in THREE for axis in (-1, -2)]
 """The most bytes that the loads of a loop hold: they have to fit GPUs of 99 KB."""
+
+IN_FULL = [
+    case(kernel, (side, side), jnp.float32, axis)._replace(precision="highest")
+    for kernel in THREE
+    for side in (64, 128)
+    for axis in (-1, -2)
+]
+"""Float32 that is not multiplied in TF32, which takes the most registers."""
 
 BFLOAT16 = jnp.bfloat16
 FEW_OF_MOSAIC = [

@@ -144,7 +144,7 @@ def _assembler(folder: Path) -> dict[str, str]:
 
 def _main(folder: Path, architecture: str) -> None:
     import jax
-    from cases import LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC
+    from cases import IN_FULL, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC
     from cut_cases import IN_TABLES, SAMPLED, SAMPLED_OF_MOSAIC
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec
@@ -157,8 +157,8 @@ def _main(folder: Path, architecture: str) -> None:
     mosaic_target()._infer_arch = lambda: (8, 0) if architecture == "sm_80" else (9, 0)
     cases = {
         SMALL: LARGEST,
-        "sm_80": [*MANY, *IN_TABLES, *SAMPLED, *MANY_OF_AMPERE],
-        "sm_90a": [*MANY, *IN_TABLES, *SAMPLED, *MANY_OF_MOSAIC, *SAMPLED_OF_MOSAIC],
+        "sm_80": [*MANY, *IN_FULL, *IN_TABLES, *SAMPLED, *MANY_OF_AMPERE],
+        "sm_90a": [*MANY, *IN_FULL, *IN_TABLES, *SAMPLED, *MANY_OF_MOSAIC, *SAMPLED_OF_MOSAIC],
     }
     found = {}
     for case in cases[architecture]:

@@ -1,6 +1,7 @@
 """What stands between the kernels and JAX's way to compile them."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,30 @@ def test_what_the_engine_does_not_do_it_says_with_the_way_out(change, platform, 
     reason = Triton().reason_against(dataclasses.replace(LAYER, **change), platform)
     assert reason is not None
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("capability", "words"),
+    [("8.0", None), ("9.0", None), ("12.0", None), ("7.5", "not 7.5"), ("gfx942", "not gfx942")],
+)
+def test_gpus_before_ampere_and_of_others_are_told(monkeypatch, capability, words):
+    gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
+    monkeypatch.setattr(launch.jax, "devices", lambda: [gpu])
+    monkeypatch.setattr(launch.triton, "get_gpu_info", lambda: None)
+    reason = Triton().reason_against(LAYER, "gpu")
+    assert reason is None if words is None else words in str(reason)
+
+
+def test_a_gpu_that_this_jax_does_not_know_is_told_with_the_jax_that_does(monkeypatch):
+    def unknown() -> None:
+        raise ValueError("Unsupported GPU device kind: NVIDIA L40S")
+
+    gpu = SimpleNamespace(platform="gpu", compute_capability="8.9")
+    monkeypatch.setattr(launch.jax, "devices", lambda: [gpu])
+    monkeypatch.setattr(launch.triton, "get_gpu_info", unknown)
+    reason = str(Triton().reason_against(LAYER, "gpu"))
+    assert "NVIDIA L40S" in reason
+    assert "install 'jax>=0.11.2'" in reason
 
 
 def test_any_block_will_do_where_all_are_kept():

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from cases import LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, Case
+from cases import IN_FULL, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, Case
 from cut_cases import IN_TABLES, SAMPLED, SAMPLED_OF_MOSAIC
 from machine_code import ARCHITECTURES, SMALL, compile_all, missing
 
@@ -33,6 +33,14 @@ def test_a_kernel_uses_tensor_cores_and_spills_nothing(found, case: Case, archit
         assert report["wgmma"] > 0, report
     else:
         assert report["wgmma"] + report["mma"] > 0, report
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("case", IN_FULL, ids=str)
+def test_full_products_of_float32_spill_nothing(found, case: Case, architecture: str):
+    report = found[f"{case} {architecture}"]
+    assert report["spills"] == 0, report
+    assert report["wgmma"] + report["mma"] == 0, report
 
 
 @pytest.mark.parametrize("case", LARGEST, ids=str)
