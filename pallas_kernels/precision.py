@@ -2,7 +2,7 @@
 
 import jax
 
-_TF32 = (None, "default", "fastest", "tensorfloat32", "bfloat16", "TF32_TF32_F32")
+_TF32 = (None, "default", "tensorfloat32", "bfloat16", "TF32_TF32_F32")
 """Values of `jax_default_matmul_precision`."""
 
 
