@@ -135,7 +135,8 @@ def test_a_configuration_that_is_asked_for_is_the_one_that_is_taken(installed, m
     x, kernel = jnp.zeros((2000, 384)), jnp.zeros((384, 1536))
     with forced(Tiles(256, 8, 4)):
         JaxTriton().product(x, kernel, None, jnp.arange(115), LAYER)
-    JaxTriton().product(x, kernel, None, jnp.arange(115), LAYER)
+    with jax.default_matmul_precision("default"):
+        JaxTriton().product(x, kernel, None, jnp.arange(115), LAYER)
     assert taken == [(256, 8, 4), (128, 4, 3)]
 
 
@@ -199,16 +200,16 @@ def compiled(
 
 @pytest.mark.aot
 @AXES
-def test_arrays_of_more_entries_than_32_bits_count_are_addressed(axis, cached_here):
+@TRANSPOSED
+def test_arrays_of_more_entries_than_32_bits_count_are_addressed(axis, transposed, cached_here):
     layer = SparseLayer((1536, 384), (32, 32), 115, axis, "bfloat16")
-    shape = (1_500_000, 1536) if axis == -1 else (10_000, 1536, 200)
-    code = compiled(shape, layer, transposed=False, architecture=90).asm["ttir"]
-    # Where rows begin along the features, and samples along the tokens; nothing else is so far.
-    along = r"tensor<128x1x(i\d+)>" if axis == -1 else r"(i\d+)"
-    offsets = re.findall(
-        rf"%(?:x_rows|to)_\d+ = arith\.muli %(?:exists|sample)\S*, \S+ : {along}", code
-    )
-    assert offsets == ["i64", "i64"], code
+    n_x = layer.kernel_shape[1 if transposed else 0]
+    shape = (1_500_000, n_x) if axis == -1 else (10_000, n_x, 200)
+    code = compiled(shape, layer, transposed=transposed, architecture=90).asm["ttir"]
+    # Where rows, samples, features and weights begin: all that is multiplied.
+    integers = re.findall(r"arith\.muli .* : (?:tensor<(?:\d+x)+)?(i\d+)", code)
+    assert len(integers) >= 6, code
+    assert set(integers) == {"i64"}, code
 
 
 @pytest.mark.aot
