@@ -160,6 +160,9 @@ def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
         check_ratio(ratio)
     if not blocks or not ratios:
         raise InputError("--blocks and --ratios must name at least one each")
+    for name, values in (("--blocks", blocks), ("--ratios", ratios)):
+        if len(set(values)) < len(values):
+            raise InputError(f"{name} names one twice: give each once")
     check_blocks(blocks, kinds, shapes)
     shown = Table(title=f"{options.model}: of the dense model's, at ratio {ratios[-1]:g}")
     for heading in ("", "unit", "dense", *(format_block(b) for b in (blocks[0], blocks[-1]))):
@@ -187,9 +190,15 @@ def _write_table(
 ) -> None:
     write_csv(
         path,
-        ["Block_Size", *(f"{ratio:g}" for ratio in ratios)],
+        ["Block_Size", *map(_heading, ratios)],
         [[format_block(block), *row] for block, row in zip(blocks, rows, strict=True)],
     )
+
+
+def _heading(ratio: float) -> str:
+    """A ratio, short if that is all of it."""
+    short = f"{ratio:g}"
+    return short if float(short) == ratio else repr(ratio)
 
 
 def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:
@@ -200,7 +209,7 @@ def _write_config(options: Costs, shapes: Shapes, run: Run, plan: Plan) -> None:
             "and gradients are no part of these tables"
         )
     for kind, (block, _) in masking.items():
-        check_blocks([block], [kind], shapes)
+        check_blocks([block], [kind], shapes, "another block in --config")
     shown = Table(title=f"{options.config}")
     for heading in ("", "unit", "dense", "masked", "share"):
         shown.add_column(heading, justify="right" if heading else "left")

@@ -74,8 +74,13 @@ def refuse_beside_config(options: Any, *names: str) -> None:
             )
 
 
-def check_blocks(blocks: Iterable[Block], kinds: Iterable[str], shapes: Shapes) -> None:
-    """Raises InputError that lists every block that does not divide a layer."""
+def check_blocks(
+    blocks: Iterable[Block],
+    kinds: Iterable[str],
+    shapes: Shapes,
+    way_out: str = "other blocks or --mask-layers",
+) -> None:
+    """Raises InputError that lists every block that does not divide a layer, and what to choose."""
     pairs = [(block, kind) for block in blocks for kind in kinds]
     broken = [
         why_indivisible(block, shapes.kernel(kind), kind)
@@ -84,4 +89,4 @@ def check_blocks(blocks: Iterable[Block], kinds: Iterable[str], shapes: Shapes) 
     ]
     if broken:
         listed = "\n  ".join(broken)
-        raise InputError(f"choose other blocks or --mask-layers:\n  {listed}")
+        raise InputError(f"choose {way_out}:\n  {listed}")

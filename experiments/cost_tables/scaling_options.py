@@ -106,8 +106,9 @@ def model_of(options: Scaling) -> tuple[Shapes, Masking]:
         masking = masking_by_kind(plan)
         if not masking:
             raise InputError(f"--config={options.config!r} masks nothing: give a kind a mask")
+    other = () if options.config is None else ("another block in --config",)
     for kind, (block, _) in masking.items():
-        check_blocks([block], [kind], shapes)
+        check_blocks([block], [kind], shapes, *other)
     return shapes, masking
 
 

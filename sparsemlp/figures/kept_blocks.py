@@ -32,9 +32,7 @@ def kept_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     ]
     if not candidates:
         raise NothingToDrawError(f"no run of {chosen.block} at {chosen.ratio:g} has an epoch")
-    rows = [
-        (title, shares) for title, run in _one_each(study, candidates) if (shares := _read(run))
-    ]
+    rows = list(_one_each(study, candidates))
     if not rows:
         raise NothingToDrawError(
             f"no run of {chosen.block} at {chosen.ratio:g} has a mask_activity.npz with the three "
@@ -68,17 +66,19 @@ def kept_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     )
 
 
-def _one_each(study: Study, runs: list[StudyRun]) -> Iterator[tuple[str, StudyRun]]:
-    """For each backward pass and other options the run of the lowest seed that has its counts."""
-    found: dict[tuple[str, str], StudyRun] = {}
+def _one_each(study: Study, runs: list[StudyRun]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """For each backward pass and other options those of the lowest seed that has its counts."""
+    found: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     usable = (run for run in runs if run.folder is not None and run.folder.mask_activity.is_file())
     for run in sorted(usable, key=lambda run: run.settings.seed if run.settings else 0):
-        if run.masking is not None:
-            found.setdefault((run.masking.backward, study.variant(run)), run)
+        key = (run.masking.backward, study.variant(run)) if run.masking is not None else None
+        if key is not None and key not in found and (shares := _read(run)):
+            found[key] = shares
     for backward in order_backwards({key[0] for key in found}):
-        for (own, variant), run in found.items():
+        for (own, variant), shares in found.items():
             if own == backward:
-                yield "\n".join([name_backward(backward), *filter(None, variant.split(", "))]), run
+                told = [name_backward(backward), *filter(None, variant.split(", "))]
+                yield "\n".join(told), shares
 
 
 def _read(run: StudyRun) -> dict[str, np.ndarray]:

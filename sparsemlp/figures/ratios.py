@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from matplotlib.figure import Figure
 
-from sparsemlp.blocks import parse_block
+from sparsemlp.blocks import divides, parse_block
 from sparsemlp.cost_models import costs
 from sparsemlp.cost_models.costs import Masking
 from sparsemlp.figures.drawing import ONE_MASK, Chosen, Drawing, NothingToDrawError
@@ -121,7 +121,7 @@ def flops(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     )
     counted.legend(title="blocks", loc="lower left")
     others = len(known) - len(runs)
-    left_out = f"; {others} runs of other sizes, layers or lengths left out" if others else ""
+    left_out = f"; {others} of other sizes, layers or lengths left out" if others else ""
     figure.suptitle(f"FLOPs of {length.epochs} epochs (theoretical){left_out}")
     yield Drawing(
         "flops",
@@ -170,7 +170,12 @@ def _first_masked_epoch(run: StudyRun) -> int:
 
 
 def _has_shapes(run: StudyRun) -> bool:
-    return run.settings is not None and shapes_of(run.settings) is not None
+    """Whether the sizes of a run's layers are known, and its blocks divide them."""
+    shapes = None if run.settings is None else shapes_of(run.settings)
+    if shapes is None or run.masking is None:
+        return False
+    _, kinds = _what_is_masked(run)
+    return all(divides(run.masking.block, shapes.kernel(kind)) for kind in kinds)
 
 
 def _some_blocks(runs: list[StudyRun]) -> list[str]:

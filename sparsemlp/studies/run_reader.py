@@ -68,7 +68,8 @@ def _status(
         return "failed", " ".join(str(told).split())
     planned = f" of {settings.epochs}" if settings is not None else ""
     done = records[-1]["epoch"] if records else 0
-    return "unfinished", f"{done}{planned} epochs are recorded, there is no summary"
+    why = "there is no summary" if summary is None else "summary.json is damaged"
+    return "unfinished", f"{done}{planned} epochs are recorded, {why}"
 
 
 def _read_records(path: Path) -> tuple[Record, ...]:

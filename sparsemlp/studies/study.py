@@ -146,7 +146,9 @@ def _name(folder: Path, study: Path, is_sweep: bool) -> str:
     name = folder.relative_to(study)
     if is_sweep and name.parts[:1] == ("runs",) and len(name.parts) > 1:
         name = name.relative_to("runs")
-    return study.resolve().name if name == Path(".") else name.as_posix()
+    told = study.resolve().name if name == Path(".") else name.as_posix()
+    # A name of bytes that are no text cannot be written to a table.
+    return os.fsencode(told).decode(errors="replace")
 
 
 def _read_sweep(path: Path) -> Record | None:

@@ -79,7 +79,8 @@ def _meta(section: Section, problems: Problems) -> tuple[Launcher | None, str | 
     for key, known in (("run", get_args(Launcher)), ("mode", ("grid",))):
         if key in section and section[key].text not in known:
             problems.add(
-                section[key].line, f"meta.{key} is {section[key].text!r}: {' or '.join(known)}"
+                section[key].line,
+                f"meta.{key} is {section[key].text!r}: choose {' or '.join(known)}",
             )
     prefix = section["prefix"].text if "prefix" in section else None
     run = section["run"].text if "run" in section else None

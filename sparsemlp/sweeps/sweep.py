@@ -169,7 +169,10 @@ def tell_plan(
         say(console, f"{run.name}: {told}")
     runs = runs_to_train(sweep, folder, retry_failed=retry_failed)
     n_epochs = sum(resolved(run).epochs for run in runs)
-    say(console, f"{_counted(states)}; {n_epochs:,} epochs at most, in {folder.path}")
+    say(
+        console,
+        f"{_counted(states)}; {n_epochs:,} epoch{'s' * (n_epochs != 1)} at most, in {folder.path}",
+    )
     tell_who_is_alone(runs, population, console)
     return sweep
 

@@ -69,11 +69,13 @@ def test_other_models_have_their_own_sizes_and_runs(tmp_path):
         ({"blocks": ("3x3", "32x48")}, "XPatch"),
         ({"blocks": ()}, "at least one each"),
         ({"ratios": (1.0,)}, "ratio 1.0 is outside"),
+        ({"ratios": (0.5, 0.5)}, "--ratios names one twice"),
+        ({"blocks": ("2x2", "4x4", "2x2")}, "--blocks names one twice"),
         ({"image_size": 30}, "--image-size=30 is no multiple of the 4 pixels"),
         ({"batch_size": -1}, "batch_size is -1"),
         ({"line_bytes": 0}, "line_bytes is 0"),
         ({"config": "ResMLP5 @ XPatch = sparse 0.5 (2, 2);"}, "masks nothing: give a kind a mask"),
-        ({"config": "ResMLP5 @ XPatch = masked 0.5 (3, 3);"}, "does not divide XPatch"),
+        ({"config": "ResMLP5 @ XPatch = masked 0.5 (3, 3);"}, "choose another block in --config"),
         (
             {"config": "ResMLP5 @ XPatch = masked 0.5 (2, 2);", "mask_layers": "Foo"},
             "--config and --mask-layers exclude each other",
@@ -86,6 +88,13 @@ def test_bad_input_is_named_and_nothing_is_written(changes: dict[str, Any], word
         program.count_costs(program.Costs(out=tmp_path / "costs", **changes))
     assert words in str(caught.value)
     assert not list(tmp_path.rglob("*.csv"))
+
+
+def test_ratios_of_many_digits_have_headings_of_their_own(tmp_path):
+    ratios = (0.8, 0.123456789, 0.1234567)
+    program.count_costs(program.Costs(out=tmp_path, ratios=ratios, blocks=("1x1",)))
+    heading = ["Block_Size", "0.8", "0.123456789", "0.1234567"]
+    assert read(tmp_path / "flops.csv")[0] == heading
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):

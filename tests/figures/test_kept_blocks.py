@@ -50,6 +50,15 @@ def test_a_row_a_backward_pass_of_the_lowest_seed(tmp_path):
     assert labels == ["masked backward\noutputs", "dense backward\noutputs"]
 
 
+def test_damaged_counts_of_the_lowest_seed_leave_those_of_the_next(tmp_path):
+    for seed in (0, 1):
+        run = synthetic.settings(block="1x8", ratio=0.5, epochs=2, seed=seed, mask_start_epoch=1)
+        synthetic.write_run(tmp_path / str(seed), run)
+    (tmp_path / "0" / "mask_activity.npz").write_bytes(b"x")
+    (drawing,) = kept_blocks(read_study(tmp_path), CHOSEN)
+    assert [axes.get_title() for axes in drawing.figure.axes[:1]] == ["XPatch"]
+
+
 @pytest.mark.parametrize("damage", ["lost", "damaged", "no masked step"])
 def test_without_counts_there_is_nothing_to_draw(tmp_path, damage):
     file = synthetic.write_run(tmp_path / "a", RUN) / "mask_activity.npz"

@@ -1,5 +1,7 @@
 """Steps and plateaus are those of whole blocks; runs lie on the computed line."""
 
+import json
+
 import numpy as np
 import pytest
 import synthetic_study as synthetic
@@ -76,7 +78,7 @@ def test_runs_of_other_sizes_are_left_out_of_flops_and_have_a_line_of_their_own(
         synthetic.write_run(tmp_path / str(number), synthetic.settings(**shared | own))
     study = read_study(tmp_path)
     (drawing,) = flops(study, Chosen())
-    assert "1 runs of other sizes, layers or lengths left out" in drawing.figure.get_suptitle()
+    assert "; 1 of other sizes, layers or lengths left out" in drawing.figure.get_suptitle()
     (small,) = (run for run in study.trained if run.settings and run.settings.dim == 32)
     costs = run_costs(small)
     assert costs is not None
@@ -86,3 +88,14 @@ def test_runs_of_other_sizes_are_left_out_of_flops_and_have_a_line_of_their_own(
         assert np.min(np.asarray(line.get_ydata())) * 1e15 > costs.training_flops
     (drawing,) = masked_elements(study, Chosen())
     assert len(drawing.figure.axes[0].lines) == 1 + 3 + 2
+
+
+def test_a_run_whose_blocks_do_not_divide_its_model_is_left_out(tmp_path):
+    """Training refuses it, but a folder may be from elsewhere."""
+    run = synthetic.settings(block="8x8", ratio=0.5, epochs=2, mask_start_epoch=0)
+    synthetic.write_run(tmp_path / "good", run)
+    folder = synthetic.write_run(tmp_path / "odd", run)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"patch_size": 5}))
+    for draw in (masked_elements, flops):
+        assert len(list(draw(read_study(tmp_path), Chosen()))) == 1

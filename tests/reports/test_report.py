@@ -3,7 +3,9 @@
 import csv
 import html.parser
 import json
+import os
 import re
+import shutil
 from typing import Any
 
 import pytest
@@ -125,6 +127,27 @@ def test_the_first_numbers_are_those_of_the_best_finished_runs(tmp_path):
         number, words = found[kind]
         assert number == f"{last[ratio]:.2f}%"
         assert f"32x32 at {ratio}" in words
+
+
+def test_the_dense_model_is_the_one_that_the_best_masked_is_measured_against(tmp_path):
+    for epochs in (5, 10, 20):
+        dense = synthetic.settings(epochs=epochs, ratio=0.0)
+        synthetic.write_run(tmp_path / f"a{epochs}", dense)
+    synthetic.write_run(tmp_path / "m", synthetic.settings(epochs=10, block="32x32", ratio=0.5))
+    assert "dense model (epochs=10)" in page_of(read_study(tmp_path))
+    shutil.rmtree(tmp_path / "m")
+    metrics = tmp_path / "a20" / "metrics.jsonl"
+    *before, last = metrics.read_text().splitlines()
+    better = json.dumps(json.loads(last) | {"test_top1": 0.9})
+    metrics.write_text("\n".join([*before, better, ""]))
+    assert "dense model (epochs=20)" in page_of(read_study(tmp_path))
+
+
+def test_a_folder_whose_name_is_no_text_is_in_all_tables(tmp_path):
+    synthetic.write_run(tmp_path / os.fsdecode(b"bad\xff name"), synthetic.settings(epochs=1))
+    write_report(read_study(tmp_path), [], {}, tmp_path / "report.html")
+    for path in (tmp_path / "report.html", tmp_path / "runs.csv"):
+        assert "bad\ufffd name" in path.read_text()
 
 
 def test_a_mask_that_drops_nothing_is_not_the_best_masked(tmp_path):

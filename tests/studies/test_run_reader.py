@@ -74,7 +74,9 @@ def test_a_failed_run_says_why_and_one_that_finished_since_is_finished(tmp_path)
 
 def test_a_damaged_summary_is_no_summary(folder):
     (folder / "summary.json").write_text('{"epochs"')
-    assert read_run(folder, "a").status == "unfinished"
+    run = read_run(folder, "a")
+    assert run.status == "unfinished"
+    assert run.reason.endswith("summary.json is damaged")
 
 
 def test_a_configuration_that_found_its_data_takes_the_defaults_of_that_data():
