@@ -4,6 +4,7 @@ import dataclasses
 import random
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from cases import (
     ENGINES,
@@ -34,7 +35,9 @@ def configured(
     """One kernel once for each configuration that a table may hold, the heuristic's apart."""
     its, name = ENGINES[engine], jnp.dtype(dtype).name
     kind = (its.name, its.version, METHODS[kernel], name, block, (N_IN, N_OUT), axis)
-    space = its.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
+    # As they are in the process that compiles them, whatever the tests ask of products.
+    with jax.default_matmul_precision(None):
+        space = its.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
     return [case(kernel, block, dtype, axis, configuration, engine) for configuration in space]
 
 
@@ -118,7 +121,9 @@ def _in_tables() -> list[Case]:
             problem = entry.problem
             if (problem.engine, problem.version) != (TRITON.name, TRITON.version):
                 continue
-            for configuration in TRITON.configurations(problem):
+            with jax.default_matmul_precision(None):
+                space = TRITON.configurations(problem)
+            for configuration in space:
                 if dataclasses.asdict(configuration) == dict(entry.configuration):
                     axis = -1 if problem.axis == -1 else -2
                     dtype = jnp.dtype(problem.dtype)
