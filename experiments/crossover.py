@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from benchmarks.crossover_phases import PAIRS, Case, Comparison, comparisons
-from benchmarks.timing import Contender, describe_machine, steps_in_a_turn, take_turns
+from benchmarks.timing import describe_machine, repeated, steps_in_a_turn, take_turns
 from jaxtyping import Array
 from rich.console import Console
 
@@ -124,7 +124,7 @@ def measure(options: Options) -> None:
 def smallest_ratio(comparison: Comparison, case: Case, block: Block, rounds: int) -> float | None:
     """The smallest of `RATIOS` at which native pays; None if it never does."""
     operands = comparison.operands
-    baseline = _into_last_result(comparison.dense, operands)
+    baseline = repeated(_of_one(comparison.dense), operands)
     n_steps = steps_in_a_turn(baseline, _TURN_SECONDS)
     n_blocks = _n_blocks(case, block)
     rng = np.random.default_rng(0)
@@ -134,9 +134,9 @@ def smallest_ratio(comparison: Comparison, case: Case, block: Block, rounds: int
         kept = np.sort(rng.choice(n_blocks, n_kept, replace=False))
         given = (jnp.asarray(kept, jnp.int32), *operands)
         layer = case.layer(block, n_kept)
-        contenders = {"native": _into_last_result(comparison.native(layer), given)}
+        contenders = {"native": repeated(_of_one(comparison.native(layer)), given)}
         if comparison.stepwise is not None:
-            contenders["stepwise"] = _into_last_result(comparison.stepwise(layer), given)
+            contenders["stepwise"] = repeated(_of_one(comparison.stepwise(layer)), given)
         steps = {name: steps_in_a_turn(run, _TURN_SECONDS) for name, run in contenders.items()}
         seconds = take_turns({"dense": baseline, **contenders}, rounds, {"dense": n_steps, **steps})
         medians = {name: statistics.median(times) for name, times in seconds.items()}
@@ -168,17 +168,9 @@ def _keep_freed_memory() -> None:
         libc.mallopt(mmap_max, 0)
 
 
-def _into_last_result(function: Callable[..., Any], operands: tuple[Array, ...]) -> Contender:
-    """Does a step into the memory of the last one's result."""
-    again = jax.jit(lambda last, *given: function(*given), donate_argnums=0, keep_unused=True)
-    shapes = jax.eval_shape(function, *operands)
-    last = [jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)]
-
-    def run(n_steps: int) -> None:
-        for _ in range(n_steps):
-            last[0] = jax.block_until_ready(again(last[0], *operands))
-
-    return run
+def _of_one(function: Callable[..., Any]) -> Callable[[tuple[Array, ...]], Any]:
+    """A function of all its operands in one."""
+    return lambda operands: function(*operands)
 
 
 def _ratios(case: Case, block: Block) -> list[float]:

@@ -38,7 +38,7 @@ from tuning.watch import (
     ENDED,
     LONGEST_SECONDS,
     AtWork,
-    DeviceLostError,
+    WorkLostError,
     ended_by_sigterm,
     guard_for,
     unguarded,
@@ -48,7 +48,7 @@ from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.precision import in_tf32
 from pallas_kernels.tuning import TABLES, Problem, table_file
 from sparsemlp import InputError, parse_block
-from sparsemlp.blocks import divides, format_block
+from sparsemlp.blocks import divides, format_block, parse_shape
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, make_folder
 from sparsemlp.options import cli, open_default
@@ -107,6 +107,7 @@ def tune(options: Options) -> None:
 
     Raises:
       InputError: an option that cannot be tuned, or there is no GPU.
+      DeviceLostError: the device does not answer after a configuration, which is written down.
       SaveError: the table cannot be written.
     """
     _check(options)
@@ -174,7 +175,7 @@ def _add_entry(
             if options.interpret
             else guard_for(LONGEST_SECONDS, write_down, at_work, key),
         )
-    except DeviceLostError as error:
+    except WorkLostError as error:
         write_down(error.name, error.reason)
         raise
     table.add(entry)
@@ -187,15 +188,12 @@ def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:
     for dtype in options.dtype:
         for ratio in options.ratio:
             for n_rows in options.rows:
-                for text in options.shape:
-                    n_in, n_out = (int(side) for side in text.split("x"))
+                for shape in map(parse_shape, options.shape):
                     for block in map(parse_block, options.block):
                         for kernel in options.kernel:
-                            layer = _layer(kernel, (n_in, n_out), block, ratio, n_rows, options)
+                            layer = _layer(kernel, shape, block, ratio, n_rows, dtype, options)
                             if layer is not None:
-                                found.append(
-                                    (dataclasses.replace(layer, dtype=dtype), kernel, n_rows)
-                                )
+                                found.append((layer, kernel, n_rows))
     return found
 
 
@@ -205,34 +203,34 @@ def _layer(
     block: tuple[int, int],
     ratio: float,
     n_rows: int,
+    dtype: str,
     options: Options,
 ) -> SparseLayer | None:
     """The layer of a kernel; None if its block does not divide what it has to."""
     axis = -2 if options.tokens else -1
     if kernel == "compact_gradient":
         fits = n_rows % block[0] == 0 and shape[0] % block[1] == 0
-        layer = layer_of((shape[0], n_rows), block, ratio, axis, "float32") if fits else None
+        layer = layer_of((shape[0], n_rows), block, ratio, axis, dtype) if fits else None
         return layer and dataclasses.replace(layer, kernel_shape=shape)
     if kernel == "pruned_input_gradient":
         fits = block[0] < block[1] and shape[1] % block[1] == 0
-        return SparseLayer(shape, block, 1, axis, "float32") if fits else None
+        return SparseLayer(shape, block, 1, axis, dtype) if fits else None
     if kernel in PAIRS and (options.tokens or shape[0] > shape[1]):
         return None
     shapes = [shape, *([(shape[1], shape[0])] if kernel in PAIRS else [])]
     if not all(divides(block, own) for own in shapes):
         return None
-    return layer_of(shape, block, ratio, axis, "float32")
+    return layer_of(shape, block, ratio, axis, dtype)
 
 
 def _check(options: Options) -> None:
     if options.rounds < 1 or options.candidates < 1:
         raise InputError("--rounds and --candidates must be at least 1")
+    for shape in options.shape:
+        parse_shape(shape)
     for kernel in options.kernel:
         if kernel not in KERNELS:
             raise InputError(f"--kernel={kernel} is none of {', '.join(KERNELS)}")
-    for text in options.shape:
-        if len(text.split("x")) != 2 or not all(side.isdecimal() for side in text.split("x")):
-            raise InputError(f"--shape={text} is not INxOUT, such as 384x1536")
     if options.interpret:
         if options.out is None or options.out.absolute().is_relative_to(TABLES):
             raise InputError(

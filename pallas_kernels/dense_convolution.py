@@ -97,11 +97,6 @@ def _alike(dy: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
     )
 
 
-def bias_gradient(dy: Float[Array, "batch height width out"]) -> Float[Array, " out"]:
-    """`db`: dy summed over samples and pixels, in float32 at least."""
-    return jnp.sum(dy, axis=(0, 1, 2), dtype=dense.sum_dtype(dy)).astype(dy.dtype)
-
-
 def by_position(
     product: Callable[[Array], Array],
     dy: Float[Array, "batch new_height new_width out"],

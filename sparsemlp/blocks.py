@@ -40,6 +40,15 @@ def parse_block(
     return int(match[1]), int(match[2])
 
 
+def parse_shape(text: str) -> tuple[int, int]:
+    """Reads the shape of a layer, which options `--shape` write `INxOUT`, as `64x256`.
+
+    Raises:
+      InputError: the text is not two positive integers with an `x` between them.
+    """
+    return parse_block(text, "--shape", "INxOUT", "inputs and outputs of the layer")
+
+
 def format_block(block: Block) -> str:
     """Writes a block the way `parse_block` reads it."""
     rows, cols = block

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pallas_kernels import Engine, dense_convolution
+from pallas_kernels import Engine, dense, dense_convolution
 from pallas_kernels.dense_convolution import Geometry
 from sparsemlp.engines import check_engine, choose_unmasked
 from sparsemlp.errors import InputError
@@ -211,7 +211,7 @@ def _backward(layer: _Layer, residuals: tuple, dy: Array) -> tuple:
     dw = _kernel_gradient(layer, kept, dy)
     if layer.backward == "masked":
         dw = _masked(dw, mask)
-    db = None if bias is None else dense_convolution.bias_gradient(dy)
+    db = None if bias is None else dense.bias_gradient(dy, -1)
     return dx, dw, db, None, None
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
+from pallas_kernels.layout import dense_mask
 from sparsemlp.mask_trees import Masks, flatten_masks
 from sparsemlp.plan import path_of
 
@@ -54,8 +55,7 @@ def reset_returned(
             return jnp.bool_(True)
         mask = found[name]
         returned = mask.grid() & ~kept_before[name].reshape(mask.grid_shape)
-        rows, cols = mask.block
-        spread = jnp.repeat(jnp.repeat(returned, cols, axis=0), rows, axis=1)
+        spread = dense_mask(returned, mask.kernel_shape, mask.block)
         return (~spread).reshape(weight.shape)
 
     return optax.tree_utils.tree_map_params(

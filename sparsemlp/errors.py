@@ -11,6 +11,11 @@ class InputError(ValueError):
     """
 
 
+def in_a_line(error: BaseException) -> str:
+    """What an error says, in one line, or what it is if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def require_known[T](told: str, value: object, known: Collection[T]) -> T:
     """The value, which has to be one of those that are known.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 from jaxtyping import Array
 
 from pallas_kernels.lists import list_alike
@@ -121,14 +122,7 @@ def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:
 
 def mask_tree(masks: Mapping[str, Mask]) -> Masks:
     """The variable collection `masks` from masks by parameter path."""
-    tree: Masks = {}
-    for path, mask in masks.items():
-        *parents, last = path.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = mask
-    return tree
+    return traverse_util.unflatten_dict(masks, sep="/")
 
 
 def flatten_masks(masks: Masks) -> dict[str, Any]:

@@ -25,6 +25,7 @@ LAYERS = (
     ("data",),
     (
         "augment",
+        "device",
         "averaging",
         "blocks",
         "gelu",
@@ -42,6 +43,7 @@ LAYERS = (
         "metrics",
         "quiet_orbax",
         "relay",
+        "serialization",
         "tensorboard",
         "varying",
         "windows",
@@ -69,7 +71,7 @@ LAYERS = (
     ("selection", "checkpoint", "pictures"),
     ("rules", "resume"),
     ("plan", "activations", "gradient_pruning", "step_costs"),
-    ("mask_trees", "operand_rules"),
+    ("mask_trees", "module_plan", "operand_rules"),
     (
         "linear",
         "image_activations",

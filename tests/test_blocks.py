@@ -14,6 +14,7 @@ from sparsemlp.blocks import (
     n_kept_blocks,
     nearest_blocks,
     parse_block,
+    parse_shape,
 )
 from sparsemlp.errors import InputError
 
@@ -24,6 +25,12 @@ from sparsemlp.errors import InputError
 )
 def test_a_block_is_read_rows_first(text, block):
     assert parse_block(text) == block
+
+
+def test_a_shape_is_read_inputs_first():
+    assert parse_shape("384x1536") == (384, 1536)
+    with pytest.raises(InputError, match=r"^--shape '0x64' is not INxOUT: two positive integers"):
+        parse_shape("0x64")
 
 
 @pytest.mark.parametrize("block", [(1, 1), (4, 1), (1, 64), (128, 32)])

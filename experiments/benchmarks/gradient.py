@@ -1,7 +1,6 @@
 """One unmasked layer whose output gradient is pruned for dX, against the dense layer by XLA."""
 
 import dataclasses
-import re
 import statistics
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +14,7 @@ from rich.table import Table
 from benchmarks.timing import Contender, describe_machine, repeated, steps_in_a_turn, take_turns
 from pallas_kernels import dense
 from sparsemlp import GradientPruning, InputError, sparse_linear
+from sparsemlp.blocks import parse_shape
 from sparsemlp.engines import check_engine, choose_unmasked
 from sparsemlp.gradient_pruning import check_groups, prune_gradient, pruned_input_gradient
 from sparsemlp.rules import parse_gradient
@@ -58,7 +58,7 @@ def measure_gradient(options: Annotated[Gradient, tyro.conf.arg(name="")]) -> No
             raise InputError(f"--{name}={getattr(options, name)} must be at least 1")
     check_engine(options.engine)
     rules = [parse_gradient(text, options.method) for text in options.rule]
-    shapes = [_parse_shape(text) for text in options.shape]
+    shapes = [parse_shape(text) for text in options.shape]
     for shape in shapes:
         for rule in rules:
             check_groups(rule, shape[1])
@@ -135,10 +135,3 @@ def _tensors(shape: tuple[int, int], options: Gradient) -> Tensors:
         dy=jax.random.normal(keys[2], (*rows, shape[1])),
         rng=keys[3],
     )
-
-
-def _parse_shape(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if match is None:
-        raise InputError(f"--shape={text} is not INxOUT: two positive integers, such as 64x256")
-    return int(match[1]), int(match[2])

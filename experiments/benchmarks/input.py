@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.timing import describe_machine, quartiles
-from sparsemlp import InputError
+from sparsemlp import InputError, parse_block
 from sparsemlp.data.imagenet import training_pipeline
 from sparsemlp.data.imagenet.batch_plan import BatchPlan
 from sparsemlp.data.imagenet.folder import FolderSource, find_images
@@ -72,7 +72,7 @@ def measure_input(options: Annotated[Input, tyro.conf.arg(name="")]) -> None:
         raise InputError(f"--kilobytes={options.kilobytes:g} must be more than 0")
     if any(n_workers < 1 for n_workers in options.workers):
         raise InputError(f"--workers={min(options.workers)} must be at least 1")
-    width, height = _parse_size(options.size)
+    width, height = parse_block(options.size, "--size", "WxH", "width and height in pixels")
     require_grain()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with tempfile.TemporaryDirectory(prefix="sparsemlp-input-") as folder:
@@ -184,10 +184,3 @@ def _jpeg(image: Image.Image, quality: int) -> bytes:
     file = io.BytesIO()
     image.save(file, "JPEG", quality=quality)
     return file.getvalue()
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    width, _, height = text.partition("x")
-    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
-        raise InputError(f"--size={text} is not WxH: two positive integers, such as 500x375")
-    return int(width), int(height)

@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-import re
 from pathlib import Path
 from typing import Annotated, get_args
 
 from pallas_kernels import Phase, SparseLayer
 from sparsemlp import InputError, parse_block
-from sparsemlp.blocks import block_grid, check_ratio, format_block, n_kept_blocks
+from sparsemlp.blocks import block_grid, check_ratio, format_block, n_kept_blocks, parse_shape
 from sparsemlp.configuration.option_ranges import Precision
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import require_known
@@ -91,7 +90,7 @@ def choose_points(options: Linear) -> list[Point]:
         ]
     points: list[Point] = []
     for shape, text, ratio in rows:
-        kernel_shape, block = _parse_shape(shape), parse_block(text)
+        kernel_shape, block = parse_shape(shape), parse_block(text)
         check_ratio(ratio)
         n_blocks = math.prod(block_grid(kernel_shape, block, f"--shape={shape}"))
         n_kept = n_kept_blocks(n_blocks, ratio)
@@ -122,13 +121,3 @@ def _check(options: Linear) -> None:
         options.out.suffix != ".json" or not options.out.absolute().parent.is_dir()
     ):
         raise InputError(f"--out={options.out} must end in .json, in a folder that exists")
-
-
-def _parse_shape(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)x(\d+)", text)
-    if match is None or not int(match[1]) or not int(match[2]):
-        raise InputError(
-            f"--shape={text} is not INxOUT: two positive integers with an x between them, inputs "
-            "and outputs of the layer, such as 384x1536"
-        )
-    return int(match[1]), int(match[2])

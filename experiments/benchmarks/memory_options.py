@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax.core import FrozenDict
 from rich.console import Console
 from rich.table import Table
 
@@ -117,20 +118,13 @@ def measure(make: Callable[..., ResMLP | ResNet9], plan: Plan, chosen: Chosen, b
     state = jax.eval_shape(lambda: initial_state(program))
     held = (state.params, state.optimizer, state.average)
     without_average = dataclasses.replace(chosen, ema=0.0)
-    kept, planned = _working_bytes(make, _Plan(plan), without_average, batch)
+    kept, planned = _working_bytes(make, FrozenDict(plan), without_average, batch)
     return Bytes(kept, planned, _n_bytes(held))
-
-
-class _Plan(dict[str, Any]):
-    """A plan that can be remembered."""
-
-    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return hash(frozenset(self.items()))
 
 
 @functools.cache
 def _working_bytes(
-    make: Callable[..., ResMLP | ResNet9], plan: _Plan, chosen: Chosen, batch: int
+    make: Callable[..., ResMLP | ResNet9], plan: FrozenDict[str, Any], chosen: Chosen, batch: int
 ) -> tuple[int, int]:
     """What is kept for the backward pass, and the planned temporary memory."""
     program = _program(make, plan, chosen, batch)

@@ -7,8 +7,9 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 import tyro
+from cost_tables.one_step import random_images
 
-from benchmarks.step import jax_steps, random_images
+from benchmarks.step import jax_steps
 from benchmarks.timing import Contender, print_table, take_turns
 from sparsemlp import InputError
 from sparsemlp.configuration.config import Config
@@ -51,7 +52,7 @@ def measure_population(options: Annotated[Population, tyro.conf.arg(name="")]) -
     """The median time of a step of runs trained together, and of the same runs one by one."""
     if options.rounds < 1 or options.steps < 1:
         raise InputError("--rounds and --steps must be at least 1")
-    dataset = random_images(max(2048, options.batch_size))
+    dataset = random_images(max(2048, options.batch_size), 32, 10)
     configs = _configs(options)
     contenders = {"population": _together(dataset, configs)}
     for engine in ("reference", "auto"):

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tyro
+from cost_tables.one_step import random_images
 
 from benchmarks.timing import Contender, print_table, take_turns
 from pallas_kernels import ENGINES, SparseLayer
@@ -53,7 +53,7 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
         raise InputError("--rounds and --steps must be at least 1")
     if options.ratio == 0:
         raise InputError("--ratio=0 is the dense baseline itself: choose a ratio in (0, 1)")
-    dataset = random_images(max(2048, options.batch_size))
+    dataset = random_images(max(2048, options.batch_size), 32, 10)
     masked = f"{options.block} at {options.ratio:g}, {options.backward}"
     config = Config(
         model=options.model,
@@ -82,24 +82,6 @@ def _read_more(text: str, config: Config) -> Config:
     own = cli(Config, args=words, default=config, prog=f"--more={text!r}")
     resolve(own, "cifar10")
     return own
-
-
-def random_images(n_images: int) -> ImageDataset:
-    """Noise in the shape of CIFAR-10: speed does not depend on what is on an image."""
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (n_images, 32, 32, 3), dtype=np.uint8)
-    labels = rng.integers(0, 10, n_images).astype(np.int32)
-    return ImageDataset(
-        name="noise",
-        source="noise",
-        train_images=images,
-        train_labels=labels,
-        test_images=images[:1],
-        test_labels=labels[:1],
-        n_classes=10,
-        mean=(0.5,) * 3,
-        std=(0.25,) * 3,
-    )
 
 
 def _engines_here(options: Step) -> list[str]:

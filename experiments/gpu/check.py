@@ -17,7 +17,15 @@ from typing import Any
 import jax
 from tuning.kernel_check import Wanted, compare, compiled, expected
 from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, work_of
-from tuning.watch import LONGEST_SECONDS, AtWork, Guard, guard_for, require_device, unguarded
+from tuning.watch import (
+    LONGEST_SECONDS,
+    AtWork,
+    Guard,
+    guard_for,
+    reason_of,
+    require_device,
+    unguarded,
+)
 
 from gpu.points import Point, engine_takes, tiny_points
 from pallas_kernels import Engine
@@ -74,7 +82,7 @@ def check(options: Options) -> None:
 
     Raises:
       InputError: there is no such engine.
-      DeviceLostError: as `add_comparisons`.
+      WorkLostError: as `add_comparisons`.
     """
     engines = gpu_engines(options.smoke)
     if options.engine not in engines:
@@ -86,7 +94,7 @@ def add_comparisons(options: Options, engine: Engine) -> None:
     """Adds the comparisons that the file lacks, one by one.
 
     Raises:
-      DeviceLostError: the device does not answer after the last one.
+      WorkLostError: the device does not answer after the last one.
     """
     history, points = History(options.out), check_points(options.smoke)
     known = comparisons(options.engine, engine, points)
@@ -161,7 +169,7 @@ def check_engines(
       A record for each of `comparisons`: its key, and `wrong`, empty if it is right.
 
     Raises:
-      DeviceLostError: the device does not answer after the comparison yielded last.
+      WorkLostError: the device does not answer after the comparison yielded last.
     """
     # A precision that is set for a thread is not that of others.
     precision = jax.config.jax_default_matmul_precision
@@ -188,7 +196,7 @@ def check_engines(
                         wrong = compare(programs[name], work, wanted, point.dtype)
                     yield {"key": key, "wrong": wrong}
                 except Exception as error:
-                    yield {"key": key, "wrong": f"{type(error).__name__}: {str(error)[:300]}"}
+                    yield {"key": key, "wrong": reason_of(error)}
                     require_device(key, error)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tuning.watch import reason_of
 
 from gpu.points import Point, all_points, roofline_seconds, tiny_points
 from sparsemlp import InputError
@@ -105,7 +106,7 @@ def measure(torch: Any, point: Point, is_smoke: bool) -> Record:
             choices = [None] if is_smoke else parameters(point.n_rows, block[0])
             record["phases"][phase] = fastest(product, choices, seconds)
         except Exception as error:
-            record["failed"][phase] = _in_a_line(error)
+            record["failed"][phase] = reason_of(error)
     return record
 
 
@@ -129,7 +130,7 @@ class Product(NamedTuple):
         try:
             off = (self.call(choice) - self.wanted).abs().max().item()
         except Exception as error:
-            return _in_a_line(error)
+            return reason_of(error)
         return "" if off <= 0.02 * self.wanted.abs().max().item() else f"off by {off:.3g}"
 
 
@@ -175,12 +176,6 @@ def fastest(
     own = 1e6 * looks[right.index(None)] if None in right else None
     microseconds = 1e6 * seconds(lambda: product.call(best), 1.0, 7)
     return {"microseconds": microseconds, "parameters": best, "own_microseconds": own}
-
-
-def _in_a_line(error: Exception) -> str:
-    """What failed; PyTorch and Triton have classes of their own for what they cannot do."""
-    words = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {words[0]}"[:300]
 
 
 def masked_weight(torch: Any, point: Point) -> Any:

@@ -12,7 +12,7 @@ from tuning.watch import (
     ENDED,
     LONGEST_SECONDS,
     AtWork,
-    DeviceLostError,
+    WorkLostError,
     guard_for,
     unguarded,
 )
@@ -61,7 +61,7 @@ def measure_points(
       until: share of the time of the budget that may be used.
 
     Raises:
-      DeviceLostError: the device does not answer any more.
+      WorkLostError: the device does not answer any more.
     """
     history, broken = History(folder / "products.jsonl"), History(folder / "broken.jsonl")
     done = {record["key"] for record in history.read()}
@@ -99,7 +99,7 @@ def measure_points(
                     if is_trial
                     else guard_for(LONGEST_SECONDS, write_down, at_work, str(point)),
                 )
-            except DeviceLostError as error:
+            except WorkLostError as error:
                 write_down(error.name, error.reason)
                 raise
             record["failed"] |= out

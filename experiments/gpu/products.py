@@ -56,7 +56,7 @@ def measure_point(
       A record: for each phase and contender the time, TFLOP/s, GB/s and share of the roofline.
 
     Raises:
-      DeviceLostError: the contender that it names broke the device.
+      WorkLostError: the contender that it names broke the device.
     """
     able = {name: e for name, e in engines.items() if engine_takes(point, e) is None}
     if not point.ratio:

@@ -13,7 +13,7 @@ from sparsemlp.files import Record
 from tuning.device_timing import WARM_SECONDS, Loop, compile_loops, repetitions, time_loops
 from tuning.kernel_check import Wanted, expected, reason_wrong
 from tuning.kernel_problems import Work, work_of
-from tuning.watch import Guard, require_device, unguarded
+from tuning.watch import Guard, reason_of, require_device, unguarded
 
 _USUAL_FLOPS = 2e14
 """Operations a second that a loop is laid out for: how long it runs, not what it reaches."""
@@ -43,7 +43,7 @@ def measure(
       guard: what watches over the runs of a configuration, under its `key_of`.
 
     Raises:
-      DeviceLostError: a configuration broke the device; its name is the `key_of`.
+      WorkLostError: a configuration broke the device; its name is the `key_of`.
     """
     if "dense" in broken:
         return _without_time(problem, [{"configuration": {}, "reason": broken["dense"]}])
@@ -131,7 +131,7 @@ def _reason_against(
     except Exception as error:
         # It is written down, and the next is tried.
         require_device(key, error)
-        return f"{type(error).__name__}: {str(error)[:300]}"
+        return reason_of(error)
 
 
 def key_of(configuration: Any) -> str:

@@ -166,7 +166,7 @@ def time_loops(
       Seconds of a repetition by name, and why the others failed.
 
     Raises:
-      DeviceLostError: the device does not answer after a run of the loop that it names.
+      WorkLostError: the device does not answer after a run of the loop that it names.
     """
     failed = {name: loop for name, loop in loops.items() if isinstance(loop, str)}
     runs = {name: loop for name, loop in loops.items() if not isinstance(loop, str)}

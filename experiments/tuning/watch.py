@@ -14,10 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-
-from sparsemlp import InputError
+from sparsemlp.device import device_answers
+from sparsemlp.errors import DeviceLostError
 
 Guard = Callable[[str], contextlib.AbstractContextManager[None]]
 """Watches over a piece of work, which has a name."""
@@ -30,8 +28,8 @@ ENDED = "ended the process while it ran, twice"
 """The reason against what was at work when a process ended without a word."""
 
 
-class DeviceLostError(InputError):
-    """The device does not answer any more.
+class WorkLostError(DeviceLostError):
+    """The device does not answer any more, after a piece of work.
 
     Attributes:
       name: of the work after which it did not.
@@ -156,15 +154,12 @@ def require_device(name: str, error: Exception) -> None:
     """Finds out whether the device still answers after an error.
 
     Raises:
-      DeviceLostError: it does not, after the work of this name.
+      WorkLostError: it does not, after the work of this name.
     """
-    try:
-        jax.block_until_ready(jnp.zeros(()) + 1)
-    except Exception:
-        raise DeviceLostError(name, reason_of(error)) from error
+    if not device_answers():
+        raise WorkLostError(name, reason_of(error)) from error
 
 
 def reason_of(error: Exception) -> str:
-    """An error in a line."""
-    text = str(error)
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    """An error in a line that is not too long."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from sparsemlp.data.dataset import ImageDataset
 from sparsemlp.data.tfrecord import read_tfrecord
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 
 VERSION = "3.0.2"
 IMAGE_SIZE = 32
@@ -59,7 +59,7 @@ def read_cifar10(data_dir: Path) -> ImageDataset:
         train_labels, test_labels = _labels(train), _labels(test)
     # TFDS, array_record, protobuf and Pillow each report damage in classes of their own.
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_a_line(error)
         raise InputError(
             f"CIFAR-10 in {prepared_folder(data_dir)} cannot be read ({reason}): "
             "delete that folder to prepare it anew, or pass another --data-dir"

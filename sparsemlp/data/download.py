@@ -23,7 +23,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 
 _CHUNK_BYTES = 1 << 18
 _STALL_TIMEOUT_S = 30.0
@@ -169,4 +169,4 @@ def _reason(error: Exception) -> str:
         case urllib.error.URLError():
             return str(error.reason)
         case _:
-            return " ".join(str(error).split()) or type(error).__name__
+            return in_a_line(error)

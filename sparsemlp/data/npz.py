@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int32, UInt8
 
 from sparsemlp.data.dataset import ImageDataset, channel_statistics
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 
 _REQUIRED = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -87,7 +87,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_a_line(error)
         raise InputError(
             f"{path} cannot be read ({reason}): write it anew with numpy.savez(...), "
             "plain arrays only"

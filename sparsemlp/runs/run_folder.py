@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError, SaveError, in_a_line
 from sparsemlp.files import UNFINISHED, Record, read_record, write_json
 from sparsemlp.runs.lock import exclusive
 
@@ -112,7 +112,7 @@ class RunFolder:
         Raises:
           SaveError: the disk is full or refuses the write.
         """
-        line = " ".join(str(error).split()) or type(error).__name__
+        line = in_a_line(error)
         record: Record = {"error": line, "kind": type(error).__name__, "time": _now()}
         try:
             self.path.mkdir(parents=True, exist_ok=True)

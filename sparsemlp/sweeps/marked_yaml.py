@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 
 _PLAIN = frozenset(f"tag:yaml.org,2002:{n}" for n in ("str", "int", "float", "bool", "null"))
 
@@ -83,8 +83,7 @@ def compose(path: Path, text: str) -> yaml.Node | None:
         told = ", ".join(part for part in (error.context, error.problem) if part)
         raise InputError(f"{path}:{line}: this is no YAML: {told}") from error
     except yaml.YAMLError as error:
-        told = " ".join(str(error).split())
-        raise InputError(f"{path} is no YAML: {told}") from error
+        raise InputError(f"{path} is no YAML: {in_a_line(error)}") from error
     except RecursionError as error:
         raise InputError(f"{path} is nested too deeply: a grid file has four levels") from error
 

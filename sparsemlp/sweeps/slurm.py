@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 from sparsemlp.files import read_record, write_json
 from sparsemlp.populations.grouping import chooses_population
 from sparsemlp.runs.progress import TalkativeConsole, say
@@ -157,8 +157,8 @@ def _submit(
             handles = [executor.submit(SweepJob(folder.path.absolute(), each)) for each in names]
         return {handle.job_id: each for handle, each in zip(handles, names, strict=True)}
     except (package.core.utils.FailedJobError, OSError) as error:
-        told = " ".join(str(error).split())
-        raise InputError(f"sbatch refused the jobs: {told}; mend the section sbatch") from error
+        why = in_a_line(error)
+        raise InputError(f"sbatch refused the jobs: {why}; mend the section sbatch") from error
 
 
 def _parameters(grid: Grid) -> dict[str, Any]:

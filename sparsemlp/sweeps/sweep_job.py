@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 import jax
-import jax.numpy as jnp
 
 from sparsemlp.configuration.settings import describe_run
 from sparsemlp.data import DataSets, ImageDataset, LabelledImages
+from sparsemlp.device import device_answers
 from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError
 from sparsemlp.files import Record
 from sparsemlp.populations import grouping
@@ -255,17 +255,10 @@ def _failed(run: SweepRun, folder: SweepFolder, error: Exception) -> Outcome:
     if not is_foreseen:
         traceback.print_exception(error, file=sys.stderr)
     folder.run(run.name).write_failure(error)
-    if not is_foreseen:
-        _require_device(run)
-    return Outcome("failed", f"failed, {folder.run(run.name).read_failure()}")
-
-
-def _require_device(run: SweepRun) -> None:
-    """After an error on a GPU nothing may work any more in its process: no run is to blame then."""
-    try:
-        jax.block_until_ready(jnp.zeros(()) + 1)
-    except Exception as error:
+    if not is_foreseen and not device_answers():
+        # No run is to blame for what fails on such a device.
         raise DeviceLostError(
             f"the device answers no more after run {run.name} failed: the same command goes on "
             "with the other runs, with --retry-failed also with that one"
         ) from error
+    return Outcome("failed", f"failed, {folder.run(run.name).read_failure()}")

@@ -9,7 +9,7 @@ import jax
 import pytest
 import tune
 from tuning.table import key_of
-from tuning.watch import AtWork, DeviceLostError
+from tuning.watch import AtWork, WorkLostError
 
 from pallas_kernels import Triton
 from pallas_kernels.tuning import TABLES, TableError, read_table
@@ -59,14 +59,14 @@ def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
     def measure(*given: Any, broken: dict[str, str], **more: Any) -> dict[str, Any]:
         told.append(broken)
         if not broken:
-            raise DeviceLostError("rows 64", "an illegal address")
+            raise WorkLostError("rows 64", "an illegal address")
         return works(*given, broken=broken, **more)
 
     monkeypatch.setattr(tune, "measure", measure)
-    assert run(monkeypatch, *words) == 2
+    assert run(monkeypatch, *words) == 4
     assert "the same command again" in capsys.readouterr().err
     assert not json.loads(out.read_text())["entries"]
-    assert run(monkeypatch, *words) == 2
+    assert run(monkeypatch, *words) == 4
     assert run(monkeypatch, *words) == 0
     assert told.count({"rows 64": "an illegal address"}) == len(measured) == 2
     assert not json.loads(out.read_text())["broken"]
@@ -138,7 +138,8 @@ def test_no_time_is_no_problem(monkeypatch, measured, tmp_path: Path, capsys):
         (["--interpret"], "--out=FILE.json"),
         (["--interpret", f"--out={TABLES / 'cpu.json'}"], "--out=FILE.json"),
         (["--kernel=sum"], "--kernel=sum"),
-        (["--shape=8by8"], "--shape=8by8"),
+        (["--shape=8by8"], "--shape '8by8' is not INxOUT"),
+        (["--shape=0x64"], "--shape '0x64' is not INxOUT"),
         (["--rounds=0"], "--rounds"),
         (["--interpret", "--out=x.json", "--engine=warp"], "--engine=warp"),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import unfolded
 
-from pallas_kernels import dense_convolution
+from pallas_kernels import dense, dense_convolution
 from pallas_kernels.dense_convolution import Geometry
 
 EPS = np.finfo(np.float32).eps
@@ -43,7 +43,7 @@ def test_each_product_is_that_of_unfolded_images(size, geometry):
     close(dx, unfolded.fold(flat @ matrix.T, index, X), len(matrix), 10)
     dw = dense_convolution.kernel_gradient(x, dy, size, geometry)
     close(dw.reshape(-1, N_OUT), rows.T @ flat, len(rows), 10)
-    close(dense_convolution.bias_gradient(dy), flat.sum(axis=0), len(rows), 4)
+    close(dense.bias_gradient(dy, -1), flat.sum(axis=0), len(rows), 4)
 
 
 @pytest.mark.parametrize(

@@ -235,11 +235,8 @@ def test_a_device_that_answers_no_more_fails_one_run_and_leaves_the_others(
     def train(*_: Any, **__: Any) -> None:
         raise lost
 
-    def block_until_ready(_: Any) -> None:
-        raise lost
-
     monkeypatch.setattr(Run, "train", train)
-    monkeypatch.setattr(sweep_job.jax, "block_until_ready", block_until_ready)
+    monkeypatch.setattr(sweep_job, "device_answers", lambda: False)
     with (
         Reporter(1, Console(quiet=True)) as reporter,
         pytest.raises(DeviceLostError, match=r"r0\.25 failed: the same command goes on"),

@@ -8,7 +8,7 @@ from typing import Any
 from sparsemlp.data.imagenet.folder import check_same_classes, find_images
 from sparsemlp.data.imagenet.loading import ImageSource
 from sparsemlp.data.imagenet.records import RecordSource, prepared_builder
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 from sparsemlp.paths import at_home, default_data_dir
 
 MEAN = (0.485, 0.456, 0.406)
@@ -146,7 +146,7 @@ def _open_tfds(name: str, data_dir: Path) -> ImageSet:
             source.read(0)  # Files that are missing or empty are noticed no earlier.
     # array_record reports damage in classes of its own.
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_a_line(error)
         raise InputError(f"{directory} cannot be read ({reason}): prepare it anew") from error
     lengths = [f"{split}:{splits[split].num_examples}" for split in chosen]
     return ImageSet(

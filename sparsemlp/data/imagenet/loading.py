@@ -11,7 +11,7 @@ from sparsemlp.data.imagenet.crops import N_NUMBERS
 from sparsemlp.data.imagenet.decoding import decode_training, decode_validation
 from sparsemlp.data.imagenet.draws import uniform_numbers
 from sparsemlp.data.imagenet.unreadable import Unreadable
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 
 _ENDLESS = 2**62
 _REPLACEMENTS = 16
@@ -116,6 +116,6 @@ class Loader:
 
 
 def _reason(error: Exception) -> str:
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = in_a_line(error)
     # Pillow names the memory that the bytes were in, not the file.
     return "no image that Pillow knows" if "cannot identify image file" in reason else reason

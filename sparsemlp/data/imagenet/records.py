@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, in_a_line
 
 
 class RecordSource:
@@ -83,7 +83,7 @@ def prepared_builder(name: str, data_dir: Path) -> Any:
         ) from error
     # TFDS and protobuf report damage in classes of their own.
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = in_a_line(error)
         raise InputError(
             f"{name} in {data_dir} cannot be read ({reason}): prepare it anew"
         ) from error

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsemlp.data.imagenet.loading import Chunk, Loader
-from sparsemlp.errors import InputError, WorkerError
+from sparsemlp.errors import InputError, WorkerError, in_a_line
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 """Signals that a shell or a scheduler sends to all processes, though they are for the parent."""
@@ -139,5 +139,5 @@ def _failure(error: Exception) -> str:
         else:
             how = f"ended with exit code {code}"
         return f"a worker process of the input pipeline {how}: continue, perhaps with fewer workers"
-    reason = " ".join(str(error).split())
-    return f"a worker process of the input pipeline failed ({type(error).__name__}: {reason})"
+    reason = f"{type(error).__name__}: {in_a_line(error)}"
+    return f"a worker process of the input pipeline failed ({reason})"

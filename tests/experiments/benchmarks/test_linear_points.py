@@ -44,8 +44,8 @@ def test_a_shape_is_in_by_out_and_a_block_rows_by_cols() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"shape": ("8-12",)}, "--shape=8-12"),
-        ({"shape": ("0x12",)}, "--shape=0x12"),
+        ({"shape": ("8-12",)}, "--shape '8-12'"),
+        ({"shape": ("0x12",)}, "--shape '0x12'"),
         ({"shape": ("8x13",)}, "--shape=8x13"),
         ({"block": ("3",)}, "block '3'"),
         ({"ratio": (0.0,)}, "--ratio=0 drops none of the 8 blocks"),

@@ -7,7 +7,7 @@ import pytest
 from gpu import check as gpu_check
 from gpu.check import add_comparisons, at_work_of, check_engines, check_points, comparisons
 from gpu.points import Point, all_points
-from tuning.watch import DeviceLostError
+from tuning.watch import WorkLostError
 
 from pallas_kernels import Mosaic, Reference, Triton
 from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
@@ -40,16 +40,16 @@ def test_an_engine_that_is_wrong_or_fails_is_found():
 
 def test_a_comparison_after_which_the_device_is_silent_is_the_last(monkeypatch):
     def lost(name: str, error: Exception) -> None:
-        raise DeviceLostError(name, str(error))
+        raise WorkLostError(name, str(error))
 
     monkeypatch.setattr(gpu_check, "require_device", lost)
     records = []
-    with pytest.raises(DeviceLostError, match="no room"):
+    with pytest.raises(WorkLostError, match="no room"):
         records.extend(check_engines({"fails": Refuses()}, [POINT]))
     found = check_engines({"fails": Refuses()}, [POINT])
     assert [next(found)["wrong"], next(found)["wrong"]] == ["", ""]
     assert "no room" in next(found)["wrong"]
-    with pytest.raises(DeviceLostError):
+    with pytest.raises(WorkLostError):
         next(found)
 
 

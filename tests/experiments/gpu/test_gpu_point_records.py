@@ -10,7 +10,7 @@ from gpu.budget import Budget
 from gpu.point_records import left_out, measure_points
 from gpu.points import Point
 from tuning.device_timing import Ceilings
-from tuning.watch import AtWork, DeviceLostError
+from tuning.watch import AtWork, WorkLostError
 
 from pallas_kernels import Reference
 from sparsemlp.runs.history import History
@@ -41,7 +41,7 @@ def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path,
     def measure_point(point: Point, engines: Any, *_: Any, **__: Any) -> Any:
         timed.append((point.ratio, list(engines)))
         if "bad" in engines and point.ratio == 0.5:
-            raise DeviceLostError("bad", "an illegal address")
+            raise WorkLostError("bad", "an illegal address")
         return {"key": str(point), "phases": {}, "failed": {}}
 
     def go_on() -> None:
@@ -52,7 +52,7 @@ def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path,
         )
 
     monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
-    with pytest.raises(DeviceLostError, match="again"):
+    with pytest.raises(WorkLostError, match="again"):
         go_on()
     for _ in range(2):
         go_on()

@@ -11,7 +11,7 @@ from tuning import candidates, device_timing
 from tuning.candidates import key_of, measure, plain
 from tuning.device_timing import Loop, Timed
 from tuning.kernel_problems import layer_of, problem_of
-from tuning.watch import DeviceLostError
+from tuning.watch import WorkLostError
 
 from pallas_kernels import Reference
 from pallas_kernels.tuning import configure
@@ -94,7 +94,7 @@ def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(
     watched = []
 
     def lost(name: str, error: Exception) -> None:
-        raise DeviceLostError(name, str(error))
+        raise WorkLostError(name, str(error))
 
     def guard(name: str) -> Any:
         watched.append(name)
@@ -109,7 +109,7 @@ def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(
 
     monkeypatch.setattr(candidates, "compile_loops", compile_loops)
     monkeypatch.setattr(candidates, "require_device", lost)
-    with pytest.raises(DeviceLostError, match="an illegal address") as raised:
+    with pytest.raises(WorkLostError, match="an illegal address") as raised:
         tune(Cuts(), guard=guard)
     assert raised.value.name == SIZES[2]
     assert watched[0] == SIZES[0]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tuning import device_timing
 from tuning.device_timing import Loop, compile_loops, looped, repetitions, time_loops
-from tuning.watch import DeviceLostError
+from tuning.watch import WorkLostError
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -104,10 +104,10 @@ def test_each_run_is_watched_and_who_breaks_the_device_in_a_turn_is_named(
             raise RuntimeError("an illegal address")
 
     def lost(name: str, error: Exception) -> None:
-        raise DeviceLostError(name, str(error))
+        raise WorkLostError(name, str(error))
 
     monkeypatch.setattr(device_timing, "require_device", lost)
-    with pytest.raises(DeviceLostError, match=r"after bad .an illegal address"):
+    with pytest.raises(WorkLostError, match=r"after bad .an illegal address"):
         time_loops({"good": lambda _: None, "bad": breaks}, 1, rounds=3, guard=guard)
     assert watched == ["good", "bad"] * 3
 

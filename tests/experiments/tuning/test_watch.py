@@ -12,7 +12,7 @@ from tuning import watch
 from tuning.watch import (
     STUCK,
     AtWork,
-    DeviceLostError,
+    WorkLostError,
     ended_by_sigterm,
     guard_for,
     reason_of,
@@ -102,9 +102,11 @@ def test_a_device_that_does_not_answer_is_lost(monkeypatch: pytest.MonkeyPatch):
         raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
     monkeypatch.setattr(jax, "block_until_ready", silent)
-    with pytest.raises(DeviceLostError, match=r"after work \(ValueError: first\).*again") as raised:
+    with pytest.raises(
+        WorkLostError, match=r"after work \(ValueError: first second\).*again"
+    ) as raised:
         require_device("work", ValueError("first\nsecond"))
-    assert (raised.value.name, raised.value.reason) == ("work", "ValueError: first")
+    assert (raised.value.name, raised.value.reason) == ("work", "ValueError: first second")
 
 
 def test_an_error_without_words_is_a_line_too():

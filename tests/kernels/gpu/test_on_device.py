@@ -16,7 +16,7 @@ from gpu.check import check_engines
 from gpu.points import Point
 from tuning.kernel_check import compare, compiled, expected
 from tuning.kernel_problems import PRODUCTS, gpu_engines, work_of
-from tuning.watch import STUCK, DeviceLostError, require_device
+from tuning.watch import STUCK, WorkLostError, require_device
 
 from pallas_kernels import ENGINES
 from pallas_kernels.tuning import forced
@@ -39,7 +39,7 @@ def on_a_gpu() -> Iterator[None]:
     yield
     try:
         require_device("this test", RuntimeError())
-    except DeviceLostError:
+    except WorkLostError:
         if "PYTEST_XDIST_WORKER" in os.environ:
             # A fault stays in its process, where every later test would fail of it.
             os._exit(STUCK)
@@ -77,12 +77,13 @@ def check_cuts(
     shape: tuple[int, int],
     is_chosen: Callable[[Any], bool],
     size: Callable[[Any], int],
+    name: str = "mosaic",
 ) -> None:
-    """The smallest and the largest of the chosen cuts of engine `mosaic` compute what they should.
+    """The smallest and the largest of the chosen cuts of an engine compute what they should.
 
-    A GPU for which this engine has no choice is skipped.
+    A GPU for which `mosaic` has no choice is skipped.
     """
-    engine, point = ENGINES["mosaic"], Point(shape, (32, 32), 0.8, 1000, "bfloat16")
+    engine, point = ENGINES[name], Point(shape, (32, 32), 0.8, 1000, "bfloat16")
     work = work_of(kernel, point.layer, point.n_rows)
     problem = point.layer.problem(engine.name, engine.version, kernel, point.n_rows)
     space = engine.configurations(problem)
@@ -135,6 +136,19 @@ def test_hidden_units_and_their_gradient_abreast_and_in_clusters(way):
         (256, 1024),
         lambda cut: (cut.abreast, cut.cluster, cut.pieces == 1) == way,
         lambda cut: cut.n_compute,
+    )
+
+
+@pytest.mark.parametrize("kernel", ["mlp", "mlp_gradients"])
+@pytest.mark.parametrize("is_apart", [False, True], ids=["fused", "apart"])
+def test_pairs_of_engine_triton(kernel, is_apart):
+    """Few rows and features in a program and many, and one product after the other."""
+    check_cuts(
+        kernel,
+        (256, 1024),
+        lambda cut: (cut.rows == 0) == is_apart,
+        lambda cut: cut.rows * cut.features,
+        "triton",
     )
 
 
