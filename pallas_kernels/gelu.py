@@ -1,4 +1,4 @@
-"""GELU and its derivative inside a kernel for a GPU, where there is no error function."""
+"""GELU and its derivative for a GPU, whose kernels have no error function."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -30,3 +30,17 @@ def gelu(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array
     tail = density * quotient * t * 0.5
     distribution = jnp.where(x < 0, tail, 1 - tail)
     return x * distribution, distribution + x * density * (2 * jnp.pi) ** -0.5
+
+
+def through_gelu(
+    before: Float[Array, "*shape"], after: Float[Array, "*shape"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """Hidden units after GELU, and the gradient before it, in the dtype of what is given.
+
+    Args:
+      before: hidden units before GELU.
+      after: the gradient after it.
+    """
+    units, slope = gelu(before.astype(jnp.float32))
+    gradient = after.astype(jnp.float32) * slope
+    return units.astype(before.dtype), gradient.astype(before.dtype)

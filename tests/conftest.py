@@ -48,13 +48,20 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines whose kernels JAX interprets, in the place of those that need a GPU."""
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Engines whose kernels JAX interprets, in the place of those that need a GPU.
+
+    They are asked as training asks them. A CPU multiplies float32 exactly all the same.
+    """
     from pallas_kernels import ENGINES, Mosaic, Triton
 
-    if jax.default_backend() != "gpu":
-        monkeypatch.setitem(ENGINES, "triton", Triton(interpret=True))
-        monkeypatch.setitem(ENGINES, "mosaic", Mosaic(interpret=True))
+    if jax.default_backend() == "gpu":
+        yield
+        return
+    monkeypatch.setitem(ENGINES, "triton", Triton(interpret=True))
+    monkeypatch.setitem(ENGINES, "mosaic", Mosaic(interpret=True))
+    with jax.default_matmul_precision("default"):
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels import apart
 from pallas_kernels.engine import Engine
 from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.mosaic import (
@@ -158,17 +159,11 @@ class Mosaic(Engine):
         On Hopper one kernel gives them and their gradient, where that costs less on paper or was
         measured to; else there are two products, and XLA computes GELU.
         """
-        (w1, b1, kept1), (_, b2, kept2) = weights
         shape, width = x.shape, dy.shape[-1]
         x, dy = x.reshape(-1, shape[-1]), dy.reshape(-1, width)
-        units, dunits = self._hidden_units(x, dy, weights, layers)
-        dw1, db1 = self.parameter_gradients(x, dunits, kept1, layers[0])
-        dw2, db2 = self.parameter_gradients(units, dy, kept2, layers[1])
-        dx = self.input_gradient(dunits, w1, kept1, layers[0])
-        first = Weights(dw1, None if b1 is None else db1)
-        second = Weights(dw2, None if b2 is None else db2)
-        dx = dx + dy if residual else dx
-        return dx.reshape(shape), (first, second)
+        units = self._hidden_units(x, dy, weights, layers)
+        dx, gradients = apart.gradients(self, x, dy, units, weights, layers, residual)
+        return dx.reshape(shape), gradients
 
     def _hidden_units(
         self,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
-from pallas_kernels.gelu import gelu
+from pallas_kernels import gelu
 from pallas_kernels.lists import BlockLists, listed
 from pallas_kernels.mosaic import hidden_program, launch, product_copies, product_sums, warpgroup
 from pallas_kernels.mosaic.hidden_tiles import HiddenTiles, hidden_of
@@ -117,9 +117,7 @@ def through_gelu(
       before: hidden units before GELU.
       after: the gradient after it.
     """
-    units, slope = gelu(before.astype(jnp.float32))
-    both = units, after.astype(jnp.float32) * slope
-    both = tuple(a.astype(before.dtype) for a in both)
+    both = gelu.through_gelu(before, after)
     # Where a kernel reads them turned, XLA would turn all on the way to them, in float32, and it
     # would keep that for the sum of the bias as well.
     return jax.lax.optimization_barrier(with_layout_constraint(both, Layout((0, 1))))

@@ -16,7 +16,7 @@ from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.launch import Tiles
 from pallas_kernels.tuning import Problem
 
-VERSION = 1
+VERSION = 2
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.
 """
 SHARED_BYTES = 160 << 10

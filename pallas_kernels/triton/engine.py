@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import dense
+from pallas_kernels import apart, dense
 from pallas_kernels.engine import Engine
+from pallas_kernels.gelu import through_gelu
 from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
@@ -21,6 +22,7 @@ from pallas_kernels.triton import (
     mlp,
     mlp_input_gradient,
     mlp_weight_gradient,
+    pair_tiles,
     products,
     pruned,
     scores,
@@ -71,6 +73,8 @@ class Triton(Engine):
 
     def configurations(self, problem: Problem) -> list[Any]:
         """The heuristic's choice, then the search space."""
+        if problem.kernel in ("mlp", "mlp_gradients"):
+            return pair_tiles.configurations(problem)
         layer = SparseLayer(problem.kernel_shape, problem.block, 1, -1, problem.dtype)
         heuristics = {
             "product": lambda: configurations.product_tiles(layer),
@@ -95,9 +99,7 @@ class Triton(Engine):
         """`y = x (W * M) + b`."""
         if not x.size or not kept.size:
             return _REFERENCE.product(x, kernel, bias, ids_of(kept), layer)
-        return products.multiply(
-            x, kernel, bias, kept, layer, transposed=False, interpret=self.interpret
-        )
+        return self._multiply(x, kernel, bias, kept, layer)
 
     def input_gradient(
         self,
@@ -109,9 +111,7 @@ class Triton(Engine):
         """`dx = dy (W * M)^T`."""
         if not dy.size or not kept.size:
             return _REFERENCE.input_gradient(dy, kernel, ids_of(kept), layer)
-        return products.multiply(
-            dy, kernel, None, kept, layer, transposed=True, interpret=self.interpret
-        )
+        return self._multiply(dy, kernel, None, kept, layer, transposed=True)
 
     def kernel_gradient(
         self,
@@ -162,8 +162,8 @@ class Triton(Engine):
         return pruned.pruned_input_gradient(dy, kernel, kept, axis, interpret=self.interpret)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
-        """Layers that keep blocks, whose inputs and outputs fit the registers of a program."""
-        return min(first.n_kept, second.n_kept) > 0 and mlp.fuses(first, second)
+        """Layers along the features that keep any block."""
+        return first.axis == second.axis == -1 and min(first.n_kept, second.n_kept) > 0
 
     def mlp(
         self,
@@ -172,10 +172,23 @@ class Triton(Engine):
         layers: tuple[SparseLayer, SparseLayer],
         residual: bool,
     ) -> Float[Array, "*batch out"]:
-        """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`."""
+        """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`.
+
+        One kernel, which never writes the hidden units, where registers hold the sums of a
+        program's features or it was measured to be faster; else they are written once, after GELU.
+        Nothing is kept for the backward pass.
+        """
+        shape = (*x.shape[:-1], layers[1].kernel_shape[1])
         if not x.size:
-            return jnp.zeros((*x.shape[:-1], layers[1].kernel_shape[1]), x.dtype)
-        return mlp.mlp(x, weights, layers, residual, interpret=self.interpret)
+            return jnp.zeros(shape, x.dtype)
+        rows = x.reshape(-1, x.shape[-1])
+        tiles = pair_tiles.mlp_tiles(layers, self._problem(layers, "mlp", rows))
+        if tiles is not None:
+            y = mlp.mlp(rows, weights, layers, tiles, residual=residual, interpret=self.interpret)
+            return y.reshape(shape)
+        units = self._multiply(rows, *weights[0], layers[0], with_gelu=True)
+        y = self.product(units, *weights[1], layers[1])
+        return (rows + y if residual else y).reshape(shape)
 
     def mlp_gradients(
         self,
@@ -185,14 +198,44 @@ class Triton(Engine):
         layers: tuple[SparseLayer, SparseLayer],
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
-        """The gradients of x and of both layers; the hidden units are computed again from x."""
+        """The gradients of x and of both layers; the hidden units are computed again from x.
+
+        Two kernels, which keep them in registers, or one product after the other, as `mlp`.
+        """
         if not x.size:
             zeros = (Weights(*jax.tree.map(jnp.zeros_like, each[:2])) for each in weights)
             return jnp.zeros_like(x), (next(zeros), next(zeros))
-        rows = (x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1]), weights, layers)
-        dx = mlp_input_gradient.input_gradient(*rows, residual, interpret=self.interpret)
-        dw1, db1, dw2 = mlp_weight_gradient.parameter_gradients(*rows, interpret=self.interpret)
+        shape = x.shape
+        x, dy = x.reshape(-1, shape[-1]), dy.reshape(-1, dy.shape[-1])
+        tiles = pair_tiles.gradient_tiles(layers, self._problem(layers, "mlp_gradients", x))
+        if tiles is None:
+            (w1, b1, kept1), (w2, _, kept2) = weights
+            before = self.product(x, w1, b1, kept1, layers[0])
+            units = through_gelu(before, self.input_gradient(dy, w2, kept2, layers[1]))
+            dx, gradients = apart.gradients(self, x, dy, units, weights, layers, residual)
+            return dx.reshape(shape), gradients
+        options = {"interpret": self.interpret}
+        rows = x, dy, weights, layers
+        dx = mlp_input_gradient.input_gradient(*rows, tiles.inputs, residual=residual, **options)
+        dw1, db1, dw2 = mlp_weight_gradient.parameter_gradients(*rows, tiles.shares, **options)
         b1, b2 = weights[0].bias, weights[1].bias
         first = Weights(dw1, None if b1 is None else db1)
         second = Weights(dw2, None if b2 is None else dense.bias_gradient(dy, -1))
-        return dx.reshape(x.shape), (first, second)
+        return dx.reshape(shape), (first, second)
+
+    def _problem(
+        self, layers: tuple[SparseLayer, SparseLayer], method: str, rows: Array
+    ) -> Problem:
+        """Of this engine also where a subclass has products of its own."""
+        return layers[0].problem(Triton.name, self.version, method, rows.shape[0])
+
+    def _multiply(
+        self,
+        x: Float[Array, "..."],
+        kernel: Float[Array, "in out"],
+        bias: Float[Array, " out"] | None,
+        kept: KeptBlocks,
+        layer: SparseLayer,
+        **options: bool,
+    ) -> Float[Array, "..."]:
+        return products.multiply(x, kernel, bias, kept, layer, interpret=self.interpret, **options)

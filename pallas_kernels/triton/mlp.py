@@ -18,7 +18,6 @@ each byte, 21 with 32 rows. Nearly all of them come from the caches, as 64 rows 
 the kernels are shared by all programs.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -32,65 +31,31 @@ from pallas_kernels.layout import kept_grid
 from pallas_kernels.lists import list_columns
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, chosen_runs, cut, grids, in_groups
-from pallas_kernels.triton.launch import Tiles, dot, launch, load, tile_size, whole
-
-MOST_FEATURES = 768
-"""Inputs and outputs at most: beyond, hidden units would be computed twice and more."""
-
-
-@dataclasses.dataclass(frozen=True)
-class MlpTiles(Tiles):
-    """How a fused product is cut.
-
-    Attributes:
-      features: features of a program's result at most, whose sums are in registers.
-      units: hidden units computed at a time at most, a power of two from 16.
-    """
-
-    features: int
-    units: int
-
-
-def tiles_of(layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> MlpTiles:
-    """How a product is cut: not tuned yet, but so that registers are enough."""
-    return register_tiles(layers[1].kernel_shape[1], n_rows)
-
-
-def register_tiles(n_features: int, n_rows: int) -> MlpTiles:
-    """Tiles whose sums, 64 rows of 384 features or 32 of 768, take 96 registers of a thread."""
-    rows, features = (64, 384) if n_features <= 384 else (32, 768)
-    return MlpTiles(tile_size(n_rows, rows), warps=8, stages=2, features=features, units=32)
-
-
-def fuses(first: SparseLayer, second: SparseLayer) -> bool:
-    """Whether there are kernels for two layers: along the features, no wider than registers."""
-    widest = max(first.kernel_shape[0], second.kernel_shape[1])
-    return first.axis == second.axis == -1 and widest <= MOST_FEATURES
+from pallas_kernels.triton.launch import dot, launch, load, tile_size, whole
+from pallas_kernels.triton.pair_tiles import MlpTiles
 
 
 def mlp(
-    x: Float[Array, "*batch in"],
+    x: Float[Array, "rows in"],
     weights: tuple[Weights, Weights],
     layers: tuple[SparseLayer, SparseLayer],
-    residual: bool,
+    tiles: MlpTiles,
     *,
+    residual: bool,
     interpret: bool,
-    tiles: MlpTiles | None = None,
-) -> Float[Array, "*batch out"]:
+) -> Float[Array, "rows out"]:
     """The result of both layers.
 
     Args:
-      x: `[..., in]`, not empty.
+      x: `[rows, in]`, not empty.
       weights: of both layers.
       layers: both layers.
+      tiles: how it is cut.
       residual: whether x is added.
       interpret: whether the kernel is interpreted.
-      tiles: how it is cut; None for `tiles_of`.
     """
-    n_in, n_out = layers[0].kernel_shape[0], layers[1].kernel_shape[1]
-    flat = x.reshape(-1, n_in)
-    n_rows = flat.shape[0]
-    tiles = tiles or tiles_of(layers, n_rows)
+    (n_rows, n_in), n_out = x.shape, layers[1].kernel_shape[1]
+    size = tile_size(n_rows, tiles.rows)
     runs = cut(layers, tiles.units)
     first, second = grids(layers)
     columns = list_columns(weights[0].kept, first)
@@ -98,23 +63,22 @@ def mlp(
     kept = in_groups(kept, min(second[1], max(1, tiles.features // layers[1].block[0])))
     count, order = chosen_runs(kept.any(axis=2), runs.per_row)
     lists = [count, order, kept.astype(jnp.int32), columns.start, columns.across]
-    operands = [*lists, flat, *with_bias(weights[0]), *with_bias(weights[1])]
-    y = launch(
+    operands = [*lists, x, *with_bias(weights[0]), *with_bias(weights[1])]
+    return launch(
         "sparsemlp_mlp",
         functools.partial(_kernel, runs=runs, n_rows=n_rows, residual=residual),
         operands,
-        grid=(pl.cdiv(n_rows, tiles.rows), kept.shape[0]),
+        grid=(pl.cdiv(n_rows, size), kept.shape[0]),
         in_specs=[
             *map(whole, lists),
-            panel(tiles.rows, n_in),
+            panel(size, n_in),
             *map(whole, operands[len(lists) + 1 :]),
         ],
-        out_spec=panel(tiles.rows, n_out),
+        out_spec=panel(size, n_out),
         out=jax.ShapeDtypeStruct((n_rows, n_out), x.dtype),
         tiles=tiles,
         interpret=interpret,
     )
-    return y.reshape(*x.shape[:-1], n_out)
 
 
 def panel(rows: int, features: int) -> pl.BlockSpec:

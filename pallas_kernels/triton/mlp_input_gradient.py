@@ -9,7 +9,6 @@ inputs fit one program. One product after the other takes 2 c, but writes and re
 have kept h.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -31,15 +30,9 @@ from pallas_kernels.triton.hidden import (
     in_groups,
     lists,
 )
-from pallas_kernels.triton.launch import dot, launch, load, whole
-from pallas_kernels.triton.mlp import MlpTiles, own_rows, panel, register_tiles, with_bias
-
-
-def tiles_of(layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> MlpTiles:
-    """How the gradient is cut: not tuned yet, but so that registers are enough."""
-    tiles = register_tiles(layers[0].kernel_shape[0], n_rows)
-    longest = max(layers[0].block[1], layers[1].block[0])
-    return tiles if longest <= 64 else dataclasses.replace(tiles, rows=min(32, tiles.rows))
+from pallas_kernels.triton.launch import dot, launch, load, tile_size, whole
+from pallas_kernels.triton.mlp import own_rows, panel, with_bias
+from pallas_kernels.triton.pair_tiles import MlpTiles
 
 
 def input_gradient(
@@ -47,10 +40,10 @@ def input_gradient(
     dy: Float[Array, "rows out"],
     weights: tuple[Weights, Weights],
     layers: tuple[SparseLayer, SparseLayer],
-    residual: bool,
+    tiles: MlpTiles,
     *,
+    residual: bool,
     interpret: bool,
-    tiles: MlpTiles | None = None,
 ) -> Float[Array, "rows in"]:
     """The gradient of x.
 
@@ -59,12 +52,12 @@ def input_gradient(
       dy: `[rows, out]`.
       weights: of both layers.
       layers: both layers.
+      tiles: how it is cut.
       residual: whether x was added to the result.
       interpret: whether the kernel is interpreted.
-      tiles: how it is cut; None for `tiles_of`.
     """
     n_rows = x.shape[0]
-    tiles = tiles or tiles_of(layers, n_rows)
+    size = tile_size(n_rows, tiles.rows)
     runs = cut(layers, tiles.units)
     first, second = (
         kept_grid(of.kept, shape) for of, shape in zip(weights, grids(layers), strict=True)
@@ -85,14 +78,14 @@ def input_gradient(
         "sparsemlp_mlp_input",
         functools.partial(_kernel, runs=runs, n_rows=n_rows, residual=residual),
         [*tables, x, dy, *parameters],
-        grid=(pl.cdiv(n_rows, tiles.rows), kept.shape[0]),
+        grid=(pl.cdiv(n_rows, size), kept.shape[0]),
         in_specs=[
             *map(whole, tables),
-            panel(tiles.rows, x.shape[1]),
-            panel(tiles.rows, dy.shape[1]),
+            panel(size, x.shape[1]),
+            panel(size, dy.shape[1]),
             *map(whole, parameters),
         ],
-        out_spec=panel(tiles.rows, x.shape[1]),
+        out_spec=panel(size, x.shape[1]),
         out=jax.ShapeDtypeStruct(x.shape, x.dtype),
         tiles=tiles,
         interpret=interpret,

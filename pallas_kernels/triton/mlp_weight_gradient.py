@@ -11,7 +11,6 @@ lists fit one program. One product after the other takes 2 c for the same, but r
 from memory.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -24,33 +23,9 @@ from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import spread_gradient
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, cut, grids, lists
-from pallas_kernels.triton.launch import Tiles, dot, launch, store, tile_size, whole
+from pallas_kernels.triton.launch import dot, launch, store, tile_size, whole
 from pallas_kernels.triton.mlp import with_bias
-
-
-@dataclasses.dataclass(frozen=True)
-class ShareTiles(Tiles):
-    """How the gradients of the parameters are cut.
-
-    Attributes:
-      units: hidden units computed at a time at most, a power of two from 16.
-      slots: kept blocks of each layer that a program has sums for.
-      programs: how many programs there are at least, if there are the rows.
-    """
-
-    units: int
-    slots: int
-    programs: int
-
-
-def tiles_of(layers: tuple[SparseLayer, SparseLayer], n_rows: int) -> ShareTiles:
-    """How the gradients are cut: not tuned yet, but so that registers are enough."""
-    longest = max(layers[0].block[1], layers[1].block[0])
-    most = 64 if longest <= 64 else 32 if layers[0].dtype == "bfloat16" else 16
-    rows, stages = tile_size(n_rows, most), 1 if most == 16 else 2
-    is_narrow = min(*layers[0].block, *layers[1].block) < 32
-    slots = max(1, 128 // longest // (2 if is_narrow else 1))
-    return ShareTiles(rows, warps=8, stages=stages, units=32, slots=slots, programs=512)
+from pallas_kernels.triton.pair_tiles import ShareTiles
 
 
 def parameter_gradients(
@@ -58,9 +33,9 @@ def parameter_gradients(
     dy: Float[Array, "rows out"],
     weights: tuple[Weights, Weights],
     layers: tuple[SparseLayer, SparseLayer],
+    tiles: ShareTiles,
     *,
     interpret: bool,
-    tiles: ShareTiles | None = None,
 ) -> tuple[Float[Array, "in hidden"], Float[Array, " hidden"], Float[Array, "hidden out"]]:
     """`dW1`, `db1` and `dW2`, exactly zero in dropped blocks.
 
@@ -69,17 +44,17 @@ def parameter_gradients(
       dy: `[rows, out]`.
       weights: of both layers.
       layers: both layers.
+      tiles: how they are cut.
       interpret: whether the kernel is interpreted.
-      tiles: how it is cut; None for `tiles_of`.
     """
     n_rows = x.shape[0]
-    tiles = tiles or tiles_of(layers, n_rows)
+    size = tile_size(n_rows, tiles.rows)
     runs = cut(layers, tiles.units)
     (down, _), (_, across) = grids(layers)
     slots = min(tiles.slots, max(down, across))
-    n_tiles = pl.cdiv(n_rows, tiles.rows)
+    n_tiles = pl.cdiv(n_rows, size)
     per_share = pl.cdiv(n_tiles, min(n_tiles, pl.cdiv(tiles.programs, runs.n)))
-    n_shares, length = pl.cdiv(n_tiles, per_share), per_share * tiles.rows
+    n_shares, length = pl.cdiv(n_tiles, per_share), per_share * size
 
     def share(a: Array) -> pl.BlockSpec:
         return pl.BlockSpec((length, a.shape[1]), lambda run, share, group: (share, 0))
@@ -97,7 +72,7 @@ def parameter_gradients(
     parameters = [*with_bias(weights[0]), weights[1].kernel]
     sums = launch(
         "sparsemlp_mlp_weights",
-        functools.partial(_kernel, runs=runs, n_rows=n_rows, size=tiles.rows, slots=slots),
+        functools.partial(_kernel, runs=runs, n_rows=n_rows, size=size, slots=slots),
         [*tables, x, dy, *parameters],
         grid=(runs.n, n_shares, pl.cdiv(max(down, across), slots)),
         in_specs=[*map(whole, tables), share(x), share(dy), *map(whole, parameters)],

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from pallas_kernels.gelu import gelu
 from pallas_kernels.lists import KeptBlocks, list_columns, list_rows
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, product_tiles
@@ -27,7 +28,8 @@ def multiply(
     kept: KeptBlocks,
     layer: SparseLayer,
     *,
-    transposed: bool,
+    transposed: bool = False,
+    with_gelu: bool = False,
     interpret: bool,
 ) -> Float[Array, "..."]:
     """`x (W * M) + b`, or with `transposed` `x (W * M)^T`, along the axis of the layer.
@@ -39,6 +41,7 @@ def multiply(
       kept: the kept blocks.
       layer: the layer.
       transposed: which of the two products.
+      with_gelu: whether GELU of the result is written.
       interpret: whether the kernel is interpreted.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
@@ -66,11 +69,13 @@ def multiply(
         transposed=transposed,
         n_rows=n_rows,
         has_bias=bias is not None,
+        with_gelu=with_gelu,
     )
     operands = [lists.start, lists.across, lists.order, x, kernel]
     shape = (1, n_rows, n_result) if along_features else (x.shape[0], n_result, n_rows)
+    name = "transposed" if transposed else "gelu" if with_gelu else "product"
     y = launch(
-        "sparsemlp_transposed" if transposed else "sparsemlp_product",
+        f"sparsemlp_{name}",
         body,
         operands if bias is None else [*operands, bias],
         grid=(lists.order.size, pl.cdiv(n_rows, size), x.shape[0]),
@@ -101,6 +106,7 @@ def _kernel(
     transposed: bool,
     n_rows: int,
     has_bias: bool,
+    with_gelu: bool,
 ) -> None:
     *bias, y = rest
     rows, cols = layer.block
@@ -133,5 +139,7 @@ def _kernel(
     if has_bias:
         shift = bias[0][pl.ds(line * width, width)].astype(jnp.float32)
         total = total + (shift[None, :] if along_features else shift[:, None])
+    if with_gelu:
+        total, _ = gelu(total)
     ref, mask = part(y, line * width, width)
     store(ref, total, mask)

@@ -6,7 +6,7 @@ import numpy as np
 import reference_mlp
 from scipy.special import erfc
 
-from pallas_kernels.gelu import gelu
+from pallas_kernels.gelu import gelu, through_gelu
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -32,3 +32,14 @@ def test_what_is_not_finite_stays_so():
     assert np.isnan(value[0])
     assert np.isnan(derivative[0])
     assert np.isinf(value[1])
+
+
+def test_a_gradient_passes_gelu_in_float32_and_keeps_its_dtype():
+    before = jnp.linspace(-4, 4, 65, dtype=jnp.bfloat16)
+    after = jnp.flip(before)
+    units, gradient = through_gelu(before, after)
+    assert units.dtype == gradient.dtype == jnp.bfloat16
+    value, derivative = gelu(before.astype(jnp.float32))
+    np.testing.assert_array_equal(units, value.astype(jnp.bfloat16))
+    wanted = (after.astype(jnp.float32) * derivative).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(gradient, wanted)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pallas_kernels import Mosaic, Neighbours, SparseLayer, Triton, Weights, tuning
 from pallas_kernels.mosaic import hidden, hidden_tiles
 from pallas_kernels.mosaic.mlp_tiles import APART
-from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient
+from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient, pair_tiles
 
 TRITON = Triton()
 ENGINES = {"triton": TRITON, "mosaic": Mosaic(), "mosaic-ampere": Mosaic(capability="8.0")}
@@ -137,11 +137,19 @@ def mlp_case(
     def forward(x: Any, *w: Any) -> Any:
         return ENGINES[engine].mlp(x, pair(w), layers, True)
 
+    def gradient_tiles() -> Any:
+        problem = first.problem("triton", TRITON.version, "mlp_gradients", 8192)
+        return pair_tiles.gradient_tiles(layers, problem)
+
     def of_x(x: Any, dy: Any, *w: Any) -> Any:
-        return mlp_input_gradient.input_gradient(x, dy, pair(w), layers, True, interpret=False)
+        return mlp_input_gradient.input_gradient(
+            x, dy, pair(w), layers, gradient_tiles().inputs, residual=True, interpret=False
+        )
 
     def of_weights(x: Any, dy: Any, *w: Any) -> Any:
-        return mlp_weight_gradient.parameter_gradients(x, dy, pair(w), layers, interpret=False)
+        return mlp_weight_gradient.parameter_gradients(
+            x, dy, pair(w), layers, gradient_tiles().shares, interpret=False
+        )
 
     def of_units(x: Any, dy: Any, *w: Any) -> Any:
         return hidden.hidden_units(x, dy, pair(w), layers, configuration, interpret=False)
@@ -217,7 +225,16 @@ MANY = [
     ),
     *(case("scores", block, jnp.float32, -1) for block in SQUARES),
     *(mlp_case(kernel, block, dtype) for kernel in MLP for block in SQUARES for dtype in DTYPES),
-    *(mlp_case(kernel, (32, 32), jnp.bfloat16, 2 * N_IN) for kernel in MLP),
+    *(
+        mlp_case(kernel, (side, side), jnp.bfloat16, 2 * N_IN)
+        for kernel in MLP
+        for side in (32, 64)
+    ),
+    # Blocks whose gradients take the most registers, and narrow ones that share warps badly.
+    *(mlp_case("mlp_weights", block, jnp.float32) for block in ((64, 128), (128, 64))),
+    *(mlp_case("mlp_weights", block, jnp.bfloat16) for block in ((16, 16), (64, 16))),
+    # One product after the other.
+    *(mlp_case("gelu", (side, side), dtype, 1024) for side in (32, 64, 128) for dtype in DTYPES),
 ]
 """Each kernel with the blocks that are meant to be used."""
 

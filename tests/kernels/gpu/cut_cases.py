@@ -1,6 +1,7 @@
 """GPU kernels cut as a table may have it, or as the tuner may try."""
 
 import dataclasses
+import itertools
 import random
 from typing import Any, Literal
 
@@ -123,18 +124,48 @@ def _in_tables() -> list[Case]:
                 continue
             with jax.default_matmul_precision(None):
                 space = TRITON.configurations(problem)
-            for configuration in space:
-                if dataclasses.asdict(configuration) == dict(entry.configuration):
+            for cut in space:
+                if dataclasses.asdict(cut) != dict(entry.configuration):
+                    continue
+                dtype = jnp.dtype(problem.dtype)
+                if problem.kernel in PAIRS_OF_TRITON:
+                    own = _pair_of_triton(problem, cut)
+                else:
                     axis = -1 if problem.axis == -1 else -2
-                    dtype = jnp.dtype(problem.dtype)
-                    own = case(names[problem.kernel], problem.block, dtype, axis, configuration)
-                    found[str(own)] = own
+                    own = [case(names[problem.kernel], problem.block, dtype, axis, cut)]
+                found |= {str(a): a for a in own}
     return list(found.values())
 
 
+def _pair_of_triton(problem: Problem, cut: Any) -> list[Case]:
+    """The kernels of engine `triton` for two layers that are cut so; none where they go apart."""
+    if not cut.rows:
+        return []
+    kernels, width = PAIRS_OF_TRITON[problem.kernel], problem.kernel_shape[0]
+    dtype = jnp.dtype(problem.dtype)
+    return [mlp_case(name, problem.block, dtype, width, configuration=cut) for name in kernels]
+
+
+def _sampled_pairs_of_triton(size: int) -> list[Case]:
+    """As many cuts of each of them as the tuner may try, of blocks that are meant to be used."""
+    drawn = random.Random(0)
+    found = []
+    for name, kernel in itertools.product(("bfloat16", "float32"), PAIRS_OF_TRITON):
+        block = (32, 32) if name == "bfloat16" else (64, 64)
+        kind = (TRITON.name, TRITON.version, kernel, name, block, (N_IN, N_OUT), -1)
+        problem = Problem(*kind, density=0.2, n_rows=8192)
+        with jax.default_matmul_precision(None):
+            space = TRITON.configurations(problem)
+        for cut in drawn.sample(space[2:], size):
+            found += _pair_of_triton(problem, cut)
+    return found
+
+
+PAIRS_OF_TRITON = {"mlp": ("mlp",), "mlp_gradients": ("mlp_input", "mlp_weights")}
+"""Kernels of engine `triton` for two layers, by what the tuner calls them."""
 IN_TABLES = _in_tables()
 """Kernels with the configurations of the tables."""
-SAMPLED = [] if IN_TABLES else _sample(MANY, 24)
+SAMPLED = [] if IN_TABLES else [*_sample(MANY, 24), *_sampled_pairs_of_triton(2)]
 """Where there is no table yet, some of all configurations that the tuner may try."""
 SAMPLED_OF_MOSAIC = list(
     {

@@ -24,7 +24,7 @@ def lowered(case: Case, monkeypatch: pytest.MonkeyPatch) -> str:
         device = AbstractDevice(device_kind="NVIDIA A30", num_cores=56, platform="gpu")
         monkeypatch.setattr(mosaic_target(), "_infer_arch", lambda: (8, 0))
     with jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device)):
-        traced = jax.jit(case.call).trace(*case.operands)
+        traced = jax.jit(case.traced()).trace(*case.operands)
         return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 

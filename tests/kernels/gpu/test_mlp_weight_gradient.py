@@ -9,7 +9,7 @@ import pytest
 
 from pallas_kernels.layout import dense_mask
 from pallas_kernels.triton import mlp_weight_gradient
-from pallas_kernels.triton.mlp_weight_gradient import ShareTiles
+from pallas_kernels.triton.pair_tiles import ShareTiles
 
 INTERPRET = jax.default_backend() != "gpu"
 TILES = ShareTiles(32, warps=4, stages=2, units=16, slots=2, programs=48)
@@ -29,7 +29,7 @@ def test_shares_of_rows_and_of_kept_blocks_make_the_whole(blocks, tiles):
     @jax.jit
     def call(x, dy, weights):
         return mlp_weight_gradient.parameter_gradients(
-            x, dy, weights, pair.layers, interpret=INTERPRET, tiles=tiles
+            x, dy, weights, pair.layers, tiles, interpret=INTERPRET
         )
 
     dw1, db1, dw2 = call(pair.x, pair.dy, pair.weights)

@@ -1,0 +1,113 @@
+"""How the kernels of engine `triton` for two layers are cut, and one product after the other."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pairs
+import pytest
+
+from pallas_kernels import SparseLayer, Triton, tuning
+from pallas_kernels.triton import configurations, pair_tiles
+from pallas_kernels.triton.pair_tiles import APART, GRADIENTS_APART, SUMS_OF_A_THREAD
+from pallas_kernels.tuning import Problem
+
+CHOOSE = {"mlp": pair_tiles.mlp_tiles, "mlp_gradients": pair_tiles.gradient_tiles}
+BOTH = pytest.mark.parametrize("kernel", CHOOSE)
+SPACES = [(384, 32), (768, 64), (768, 16), (64, 16), (384, 128)]
+
+
+def problem(kernel: str, width: int, side: int, dtype: str = "bfloat16") -> Problem:
+    block, shape = (side, side), (width, 4 * width)
+    return Problem("triton", configurations.VERSION, kernel, dtype, block, shape, -1, 0.2, 8192)
+
+
+def layers_of(width: int, side: int, dtype: str = "bfloat16") -> tuple[SparseLayer, SparseLayer]:
+    first = SparseLayer((width, 4 * width), (side, side), 5, -1, dtype)
+    return first, dataclasses.replace(first, kernel_shape=(4 * width, width))
+
+
+def is_fused(kernel: str, width: int, side: int, dtype: str = "bfloat16") -> bool:
+    found = CHOOSE[kernel](layers_of(width, side, dtype), problem(kernel, width, side, dtype))
+    return found is not None
+
+
+@BOTH
+def test_a_pair_is_fused_where_registers_hold_the_sums_of_all_features(kernel):
+    with jax.default_matmul_precision("default"):
+        assert all(is_fused(kernel, width, 32, "float32") for width in (64, 384, 768))
+    assert is_fused(kernel, 384, 16)
+    assert not is_fused(kernel, 768, 16)
+    assert not is_fused(kernel, 1024, 32)
+
+
+@BOTH
+def test_without_tensor_cores_one_product_follows_the_other(kernel):
+    with jax.default_matmul_precision("highest"):
+        assert not is_fused(kernel, 384, 32, "float32")
+        assert is_fused(kernel, 384, 32)
+
+
+@BOTH
+@pytest.mark.parametrize(("width", "side"), SPACES)
+def test_the_heuristic_comes_first_and_one_after_the_other_is_tried_early(kernel, width, side):
+    own = problem(kernel, width, side)
+    found = Triton().configurations(own)
+    apart = APART if kernel == "mlp" else GRADIENTS_APART
+    assert (CHOOSE[kernel](layers_of(width, side), own) or apart) == found[0]
+    assert apart in found[:2]
+    assert len(found) == len(set(found)) > 2
+    for tiles in found:
+        # As a table holds them.
+        fields = json.loads(json.dumps(dataclasses.asdict(tiles)))
+        assert type(tiles)(**fields) == tiles
+
+
+@BOTH
+@pytest.mark.parametrize(("width", "side"), SPACES)
+def test_a_search_space_holds_what_registers_hold(kernel, width, side):
+    for tiles in Triton().configurations(problem(kernel, width, side)):
+        if tiles not in (APART, GRADIENTS_APART):
+            of_a_block = tiles.rows * side / (32 * tiles.warps)
+            assert tiles.features / side * of_a_block <= SUMS_OF_A_THREAD
+
+
+def test_what_is_too_wide_has_no_other_choice():
+    assert Triton().configurations(problem("mlp", 1024, 64)) == [APART]
+    assert Triton().configurations(problem("mlp_gradients", 1024, 64)) == [GRADIENTS_APART]
+
+
+@BOTH
+def test_a_pair_is_cut_as_it_was_measured(kernel):
+    own, layers = problem(kernel, 384, 32), layers_of(384, 32)
+    heuristic, apart, other = Triton().configurations(own)[:3]
+    for measured, wanted in ((heuristic, heuristic), (apart, None), (other, other)):
+        with tuning.forced(measured):
+            assert CHOOSE[kernel](layers, own) == wanted
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kernel", CHOOSE)
+def test_one_after_the_other_computes_the_same(kernel, dtype):
+    pair = pairs.draw(((32, 32), (32, 16)), n_rows=70, width=64, hidden=128, dtype=dtype)
+    engine = Triton(interpret=jax.default_backend() != "gpu")
+    operands = pair.weights, pair.layers, True
+
+    def call(x, dy):
+        with tuning.forced(APART if kernel == "mlp" else GRADIENTS_APART):
+            if kernel == "mlp":
+                return {"y": engine.mlp(x, *operands)}
+            dx, (first, second) = engine.mlp_gradients(x, dy, *operands)
+        of_first = {"dw1": first.kernel, "db1": first.bias}
+        return {"dx": dx, **of_first, "dw2": second.kernel, "db2": second.bias}
+
+    batch = pair.x.reshape(2, 35, -1), pair.dy.reshape(2, 35, -1)
+    names = str(jax.make_jaxpr(call)(*batch))
+    assert "sparsemlp_mlp" not in names
+    assert ("sparsemlp_gelu" if kernel == "mlp" else "sparsemlp_gradient") in names
+    found = jax.jit(call)(*batch)
+    for name in {"y", "dx"} & set(found):
+        assert found[name].shape == batch[0].shape
+        found[name] = np.asarray(found[name]).reshape(pair.x.shape)
+    pairs.assert_near(pair, **found)
