@@ -65,8 +65,9 @@ def sparse_conv(
       mask: the kept blocks of the kernel as a matrix `[down * across * in, out]`. None, or a mask
         that keeps every block, is dense.
       backward: what the two products of the backward pass use, as for `sparse_linear`.
-      activation: what is kept of x for dW. Blocks have rows over pixels (batch x height x width)
-        and columns over channels; a pooling window is `(height, width)` in pixels.
+      activation: what is kept of x for dW. Blocks have rows over pixels (batch x height x width;
+        of a 1x1 kernel without padding the pixels that it reads) and columns over channels; a
+        pooling window is `(height, width)` in pixels.
       gradient: how dY is pruned for dX, in groups of output channels; `rescaled` sums over pixels.
       engine: `auto` or a name in `pallas_kernels.ENGINES`. Only `reference` masks kernels larger
         than 1x1, and those with padding or a pooled activation.

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.layout import dense_mask
 from sparsemlp.mask_trees import Masks, flatten_masks
@@ -14,10 +14,13 @@ from sparsemlp.plan import path_of
 
 
 def decay_dropped(
-    gradients: Mapping[str, Any], params: Mapping[str, Any], masks: Masks, factor: float
+    gradients: Mapping[str, Any],
+    params: Mapping[str, Any],
+    masks: Masks,
+    factor: float | Float[Array, ""],
 ) -> Any:
     """The gradients with `factor * weight` added for every dropped weight, SR-STE's decay."""
-    if not factor:
+    if isinstance(factor, int | float) and not factor:
         return gradients
     found = flatten_masks(masks)
 
@@ -40,6 +43,9 @@ def reset_returned(
 ) -> optax.OptState:
     """The optimizer's state with zero moments in the blocks that are kept anew.
 
+    What has another shape than its parameter stays as it is, as Adafactor's factored moments; and
+    so does what `optax.masked` or `optax.multi_transform` leave out.
+
     Args:
       optimizer: the transformation whose state it is.
       state: the state.
@@ -58,9 +64,15 @@ def reset_returned(
         spread = dense_mask(returned, mask.kernel_shape, mask.block)
         return (~spread).reshape(weight.shape)
 
+    def reset(moment: Any, stays: Array) -> Any:
+        if _is_left_out(moment) or stays.shape not in ((), moment.shape):
+            return moment
+        return jnp.where(stays, moment, jnp.zeros_like(moment))
+
     return optax.tree_utils.tree_map_params(
-        optimizer,
-        lambda moment, stays: jnp.where(stays, moment, jnp.zeros_like(moment)),
-        state,
-        jax.tree.map_with_path(stays, params),
+        optimizer, reset, state, jax.tree.map_with_path(stays, params), is_leaf=_is_left_out
     )
+
+
+def _is_left_out(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)

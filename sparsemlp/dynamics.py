@@ -115,7 +115,8 @@ def select_dynamic_masks(
       plan: which parameter gets which rules.
       dynamics: the options.
       memory: what the step before remembered, or `initial_memory`.
-      frozen: whether the blocks stay those of the step before, which kept as many.
+      frozen: whether the blocks stay those of the step before, which kept as many; not before the
+        first step with masks.
       engine: who scores the blocks, as `selection.block_scores`.
 
     Returns:
@@ -123,12 +124,18 @@ def select_dynamic_masks(
       gradients are left to `remember_gradients`.
 
     Raises:
-      InputError: frozen masks whose last step was not remembered.
+      InputError: frozen masks whose last step was not remembered, or a memory that lacks what the
+        options need.
     """
     if frozen and "kept" not in memory:
         raise InputError(
             "frozen masks are those that the step before remembered, and this memory has none: "
             "make it with Dynamics(freezes=True)"
+        )
+    if dynamics.hysteresis > 0 and "kept" not in memory:
+        raise InputError(
+            "hysteresis favours the blocks that the step before kept, and this memory has none: "
+            "begin with initial_memory of the same Dynamics"
         )
     kernels = list(masked_kernels(params, plan))
     found = dict(memory)
@@ -207,6 +214,11 @@ def _scores_of_step(
     scores: dict[str, Array] = {}
     for path, kernel, rule in masked_kernels(params, plan):
         if _by_gradient(rule):
+            if path not in before:
+                raise InputError(
+                    f"{path} is ranked by gradients, and this memory has no scores of it: begin "
+                    "with initial_memory, and call remember_gradients after each step"
+                )
             scores[path] = before[path]
             continue
         now = _flat(block_scores(kernel, rule.block, rule.score, path, engine))

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Float32
 
 from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
+from sparsemlp.module_plan import frozen_plan
 from sparsemlp.plan import Plan, layer_rules
 from sparsemlp.windows import Padding
 
@@ -55,7 +56,7 @@ class SparseConv(nn.Module):
     bias_init: Callable[..., Array] = nn.initializers.zeros_init()
 
     def __post_init__(self) -> None:
-        self.plan = FrozenDict(self.plan)
+        self.plan = frozen_plan(self.plan)
         super().__post_init__()
 
     def __call__(

@@ -15,6 +15,7 @@ from pallas_kernels import layout
 from pallas_kernels.lists import KeptBlocks, ListedBlocks, ids_of
 from sparsemlp.blocks import Block, block_grid
 from sparsemlp.errors import InputError
+from sparsemlp.serialization import serializable
 
 
 class KeptByProduct(NamedTuple):
@@ -45,6 +46,7 @@ class _Blocks:
         return down * across
 
 
+@serializable
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockMask(_Blocks):
@@ -132,6 +134,7 @@ class BlockMask(_Blocks):
         return layout.dense_mask(self.listed, self.kernel_shape, self.block)
 
 
+@serializable
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("kept", "in_input_gradient", "in_kernel_gradient"),

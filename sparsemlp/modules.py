@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from sparsemlp.errors import InputError
 from sparsemlp.layer import Linear
 from sparsemlp.linear import check_axis
+from sparsemlp.module_plan import frozen_plan
 from sparsemlp.plan import Plan, layer_rules
 from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import draw_part
@@ -26,9 +27,10 @@ class SparseDense(nn.Module):
     function with a rule of its own for the backward pass, JAX takes no derivative of it forward.
 
     Its mask comes in as the variable `kernel` of the collection `masks`; without one the layer is
-    dense, so `init` gives plain parameters. The other rules, and how the backward pass uses the
-    mask, are said by the plan, under the path of this layer's kernel. The gradient method `random`
-    draws from the random stream `gradient`.
+    dense, so `init` gives plain parameters, and `nn.scan` or `nn.vmap` over layers has to have
+    `masks` among its `variable_axes`. The other rules, and how the backward pass uses the mask, are
+    said by the plan, under the path of this layer's kernel: without a plan as `masked`. The
+    gradient method `random` draws from the random stream `gradient`.
 
     Attributes:
       features: number of outputs.
@@ -53,7 +55,7 @@ class SparseDense(nn.Module):
     bias_init: Callable[..., Array] = nn.initializers.zeros_init()
 
     def __post_init__(self) -> None:
-        self.plan = FrozenDict(self.plan)
+        self.plan = frozen_plan(self.plan)
         super().__post_init__()
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -225,8 +225,14 @@ def masked_kernels(
     """Path, kernel and rule of every masked kernel, in the order of the parameter tree.
 
     Raises:
-      InputError: a pattern matches no parameter or one that is no kernel.
+      InputError: a pattern matches no parameter or one that is no kernel, or these are all
+        variables of a model.
     """
+    if isinstance(params.get("params"), Mapping):
+        raise InputError(
+            "a plan is for the parameters, and these are the variables of a model: give "
+            "variables['params']"
+        )
     unmatched = set(plan)
     for entries, leaf in jax.tree.leaves_with_path(params):
         path = path_of(entries)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from sparsemlp.activations import keep_only_compact
 from sparsemlp.errors import InputError, check_sizes
 from sparsemlp.image_modules import BatchNormScales, SparseConv
+from sparsemlp.module_plan import check_own_plan, frozen_plan
 from sparsemlp.modules import SparseDense
 from sparsemlp.plan import Plan, all_rules
 from sparsemlp.rules import ActivationPooling, ActivationPruning
@@ -64,7 +65,7 @@ class ResNet9(nn.Module):
     dtype: Any = jnp.float32
 
     def __post_init__(self) -> None:
-        self.plan = FrozenDict(self.plan)
+        self.plan = frozen_plan(self.plan)
         super().__post_init__()
 
     @nn.compact
@@ -116,6 +117,7 @@ class ResNet9(nn.Module):
             name="head",
         )
         (logits,) = promote_dtype(head(features), dtype=jnp.float32)
+        check_own_plan(self, self.plan)
         return logits * _LOGIT_SCALE
 
     def _layer(
@@ -227,7 +229,7 @@ def _larger(a: Array, b: Array) -> Array:
 def _largest_pixel(last: _Branches) -> Array:
     """The maximum of all pixels, its gradient to the first of the largest; see `_larger`."""
     x = _value(last)
-    pixels = x.reshape(x.shape[0], -1, x.shape[3])
+    pixels = x.reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[3])
     place = jnp.argmax(pixels, axis=1, keepdims=True)
     chosen = place == jnp.arange(pixels.shape[1])[None, :, None]
     return jnp.sum(jnp.where(chosen, pixels, 0), axis=1)

@@ -21,7 +21,8 @@ class Phase:
 
     Attributes:
       level: 0 is dense, `LEVELS` the ratio of the plan.
-      frozen: whether the blocks stay those of the epoch before.
+      frozen: whether the blocks stay those of the last step; an evaluation after it may have had
+        others.
     """
 
     level: int

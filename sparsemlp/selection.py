@@ -14,6 +14,7 @@ from sparsemlp.blocks import Block, block_grid, matrix_shape, n_kept_blocks
 from sparsemlp.engines import engine_scores
 from sparsemlp.errors import InputError, require_known
 from sparsemlp.masks import BlockMask, GridMask
+from sparsemlp.varying import refuse_explicit_axes
 
 Score = Callable[[Float[Array, "down across cols rows"]], Float[Array, "down across"]]
 
@@ -24,7 +25,10 @@ def l1(blocks: Float[Array, "down across cols rows"]) -> Float[Array, "down acro
 
 
 def l2(blocks: Float[Array, "down across cols rows"]) -> Float[Array, "down across"]:
-    """Frobenius norm of each block, the norm that the text of Bespalov 2025 states."""
+    """Frobenius norm of each block, the norm that the text of Bespalov 2025 states.
+
+    In float32: the squares of weights below 1e-23 or above 2e19 are 0 or infinite.
+    """
     return jnp.sqrt(jnp.sum(jnp.square(blocks), axis=(-2, -1)))
 
 
@@ -81,10 +85,17 @@ def select_blocks(
       The mask of the kernel, with `k` kept blocks.
 
     Raises:
-      InputError: the block does not divide the kernel, the ratio is outside `[0, 1)`, or the
-        score is unknown.
+      InputError: the block does not divide the kernel, the ratio is outside `[0, 1)`, the score
+        is unknown, or the kernel is none or sharded over explicit axes of a mesh.
     """
     check_score(score)
+    kernel = jnp.asarray(kernel)
+    refuse_explicit_axes(kernel)
+    if kernel.ndim not in (2, 4):
+        raise InputError(
+            f"{name} of shape {kernel.shape} is neither [in, out] nor [down, across, in, out]: of "
+            "stacked kernels select blocks with jax.vmap"
+        )
     kernel_shape = matrix_shape(kernel.shape)
     down, across = block_grid(kernel_shape, block, name)
     n_blocks = down * across
@@ -166,13 +177,14 @@ def block_scores(
 def scores_of(
     blocks: Float[Array, "down across height width"], score: str | Score
 ) -> Float[Array, "down across"]:
-    """The scores of blocks by a function or its name, without gradient.
+    """The scores of blocks by a function or its name, float32, without gradient.
 
     Raises:
       InputError: the function does not return one score for each block.
     """
     function = score if callable(score) else SCORES[score]
-    scores = jax.lax.stop_gradient(jnp.asarray(function(jax.lax.stop_gradient(blocks))))
+    scores = jnp.asarray(function(jax.lax.stop_gradient(blocks)), jnp.float32)
+    scores = jax.lax.stop_gradient(scores)
     if scores.shape != blocks.shape[:2]:
         raise InputError(
             f"a score gives {scores.shape} for blocks {blocks.shape}: it must give one number for "

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from one_kernel import PATH, PLAN, parameters, with_norms
 
 from sparsemlp.dropped_weights import decay_dropped, reset_returned
@@ -30,6 +31,18 @@ def test_the_decay_of_dropped_weights_touches_nothing_else():
     np.testing.assert_array_equal(found[mask], before[mask])
     np.testing.assert_array_equal(found[~mask], (before + np.float32(0.5) * weight)[~mask])
     np.testing.assert_array_equal(decayed["layer"]["bias"], gradients["layer"]["bias"])
+
+
+def test_the_factor_of_the_decay_may_be_data():
+    gradients, params = parameters(1), parameters()
+    masks = select(params)
+    found = jax.jit(decay_dropped)(gradients, params, masks, jnp.float32(0.5))
+    for one, another in zip(
+        jax.tree.leaves(found),
+        jax.tree.leaves(decay_dropped(gradients, params, masks, 0.5)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, another, rtol=1e-6)
 
 
 def test_without_decay_gradients_stay_as_they_are():
@@ -84,3 +97,23 @@ def test_a_moment_that_is_not_finite_is_reset_to_zero_as_well():
     kernel = np.asarray(found["layer"]["kernel"])
     assert np.all(kernel[:4] == 0)
     assert np.all(np.isinf(kernel[4:]))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_reset"),
+    [
+        (optax.masked(optax.adam(0.1), {"layer": {"kernel": True, "bias": False}}), True),
+        (optax.masked(optax.adam(0.1), {"layer": {"kernel": False, "bias": True}}), False),
+        (optax.adafactor(0.1, min_dim_size_to_factor=4), False),
+    ],
+    ids=["kernels alone", "biases alone", "factored"],
+)
+def test_what_has_no_moment_of_its_own_stays_as_it_is(optimizer, is_reset):
+    params = parameters()
+    _, state = optimizer.update(parameters(1), optimizer.init(params), params)
+    kept_before = {PATH: jnp.array([True, False] * 4)}
+    masks = select(with_norms([2, 2, 2, 2, 1, 1, 1, 1]))
+    found = reset_returned(optimizer, state, params, masks, kept_before)
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, state)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), found, state)
+    assert any(jax.tree.leaves(changed)) == is_reset

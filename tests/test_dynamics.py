@@ -150,3 +150,11 @@ def test_before_any_gradient_is_known_norms_stand_in():
 def test_values_out_of_range_are_refused(options, message, unchecked):
     with pytest.raises(InputError, match=message):
         Dynamics(**options)
+
+
+def test_a_memory_that_lacks_what_the_options_need_is_refused():
+    params = parameters()
+    with pytest.raises(InputError, match=r"hysteresis favours the blocks .*initial_memory"):
+        select_dynamic_masks(params, PLAN, Dynamics(hysteresis=0.1), {}, frozen=False)
+    with pytest.raises(InputError, match="ranked by gradients, and this memory has no scores"):
+        select_dynamic_masks(params, BY_GRADIENT, Dynamics(), {}, frozen=False)

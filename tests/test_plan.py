@@ -187,3 +187,9 @@ def test_parameters_in_lists_are_refused_with_the_way_out():
     params = {"layers": [{"kernel": jnp.ones((4, 4))}]}
     with pytest.raises(InputError, match=r"\['layers'\]\[0\].* in a list .*nested mappings"):
         select_masks(params, {"*/kernel": BlockMasking((2, 2), 0.5)})
+
+
+def test_all_variables_of_a_model_are_no_parameters():
+    variables = {"params": {"layer": {"kernel": jnp.ones((4, 4))}}}
+    with pytest.raises(InputError, match=r"give variables\['params'\]"):
+        select_masks(variables, {"*/kernel": BlockMasking((2, 2), 0.5)})

@@ -1,7 +1,7 @@
 """ResNet-9 against the same network put together from Flax's own layers."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -216,3 +216,10 @@ def test_bfloat16_computes_in_it_and_gives_float32_logits():
 def test_images_that_do_not_fit_are_refused(model, images, message):
     with pytest.raises(InputError, match=message):
         model.init(jax.random.key(0), images)
+
+
+def test_no_images_have_no_logits():
+    model = ResNet9(image_size=12, width=4)
+    variables = jax.jit(model.init)(jax.random.key(0), IMAGES)
+    logits = cast(jax.Array, model.apply(variables, IMAGES[:0]))
+    assert logits.shape == (0, 10)

@@ -14,7 +14,14 @@ from engine_doubles import Noting, put_first
 from sparsemlp.blocks import Block
 from sparsemlp.errors import InputError
 from sparsemlp.masks import BlockMask
-from sparsemlp.selection import SCORES, largest, largest_of_each, select_blocks, select_grid
+from sparsemlp.selection import (
+    SCORES,
+    block_scores,
+    largest,
+    largest_of_each,
+    select_blocks,
+    select_grid,
+)
 
 SIDES = (2, 4, 8, 16, 32, 64)
 BLOCKS: list[Block] = [
@@ -278,6 +285,29 @@ def test_bad_input_names_the_value_the_rule_and_the_way_out(arguments, says):
     for part in says:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4, 4)])
+def test_what_is_no_kernel_is_refused(unchecked, shape):
+    with pytest.raises(InputError, match=r"is neither \[in, out\] nor .*jax.vmap"):
+        select_blocks(jnp.ones(shape), (2, 2), 0.5)
+
+
+def test_a_kernel_sharded_over_explicit_axes_is_refused():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    with pytest.raises(InputError, match="explicit axes"):
+        select_blocks(jax.device_put(jnp.ones((4, 4)), sharding), (2, 2), 0.5)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bfloat16"])
+def test_scores_are_float32_whatever_a_function_gives(dtype):
+    def count(blocks: jax.Array) -> jax.Array:
+        return jnp.sum(blocks > 0, axis=(-2, -1)).astype(dtype)
+
+    kernel = random_kernel((8, 8))
+    assert block_scores(kernel, (2, 2), count).dtype == jnp.float32
+    assert select_blocks(kernel, (2, 2), 0.5, count).n_kept == 8
 
 
 def test_kernels_that_are_ranked_together_keep_what_each_keeps_alone():

@@ -49,8 +49,8 @@ class Config:
     ] = None
     """Epochs of the cubic ramp."""
     freeze_epoch: Annotated[int | None, open_default("INT", "never")] = None
-    """Epoch from which on the masks stay as they are, from 0. Dropped blocks then need no gradient:
-    --backward=straight_through goes on as masked."""
+    """Epoch from which on the masks of the last step stay, from 0. Dropped blocks then need no
+    gradient: --backward=straight_through goes on as masked."""
     dropped_decay: float = 0.0
     """SR-STE: factor of the dropped weights that is added to their gradient; goes with
     --backward=straight_through."""

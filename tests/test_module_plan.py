@@ -1,0 +1,64 @@
+"""The plan that a Flax module is given."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from sparsemlp import (
+    ActivationPruning,
+    BlockMasking,
+    InputError,
+    ResMLP,
+    ResNet9,
+    SparseConv,
+    SparseDense,
+)
+
+SMALL: dict[str, Any] = {"image_size": 8, "dim": 8, "depth": 1, "n_classes": 2}
+IMAGES = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
+PRUNING = ActivationPruning((2, 2), 0.5)
+
+
+def init(model: nn.Module, images: jax.ShapeDtypeStruct = IMAGES) -> None:
+    jax.eval_shape(model.init, jax.random.key(0), images)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_pattern_that_matches_nothing_is_an_error_when_parameters_are_made(remat):
+    """Also of a rule that needs no mask, whose patterns `select_masks` never sees."""
+    init(ResMLP(**SMALL, remat=remat, plan={"*/XPatch/kernel": PRUNING}))
+    with pytest.raises(InputError, match=r"'\*/XPacth/kernel' matches no parameter"):
+        init(ResMLP(**SMALL, remat=remat, plan={"*/XPacth/kernel": PRUNING}))
+    images = jax.ShapeDtypeStruct((1, 12, 12, 3), jnp.float32)
+    with pytest.raises(InputError, match="'conv_9/kernel' matches no parameter"):
+        init(ResNet9(image_size=12, width=4, plan={"conv_9/kernel": PRUNING}), images)
+
+
+def test_the_plan_of_a_model_inside_another_may_be_meant_for_the_whole():
+    class Two(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            plan = {"body/*/XPatch/kernel": PRUNING, "head/kernel": PRUNING}
+            body = ResMLP(**SMALL, plan=plan, name="body")
+            return SparseDense(2, plan=plan, name="head")(body(x))
+
+    init(Two())
+
+
+@pytest.mark.parametrize("module", [ResMLP, ResNet9])
+def test_no_plan_is_the_empty_plan(unchecked, module):
+    absent: Any = None
+    assert module(plan=absent).plan == {}
+    assert SparseDense(2, plan=absent).plan == SparseConv(2, (1, 1), plan=absent).plan == {}
+
+
+MASKING = BlockMasking((4, 4), 0.5)
+
+
+@pytest.mark.parametrize("plan", [MASKING, [("*/kernel", MASKING)], "dense"], ids=str)
+def test_what_maps_no_patterns_to_rules_is_no_plan(unchecked, plan):
+    with pytest.raises(InputError, match="maps no patterns to rules"):
+        SparseDense(2, plan=plan)

@@ -1,0 +1,61 @@
+"""Masks in Flax's state dicts and in programs of `jax.export`."""
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsemlp import BlockMask, GridMask, select_blocks, sparse_linear
+from sparsemlp.mask_trees import list_masks
+
+KERNEL = jax.random.normal(jax.random.key(0), (8, 8))
+MASK = select_blocks(KERNEL, (4, 2), 0.5)
+GRIDS = [
+    GridMask(MASK.grid(), MASK.kernel_shape, MASK.block),
+    GridMask(MASK.grid(), MASK.kernel_shape, MASK.block, jnp.bool_(True), jnp.bool_(False)),
+]
+LISTED = list_masks({"a": MASK}, "triton")["a"]
+EVERY_MASK = pytest.mark.parametrize(
+    "mask", [MASK, LISTED, *GRIDS], ids=["blocks", "with lists", "grid", "grid with flags"]
+)
+
+
+@EVERY_MASK
+def test_a_mask_comes_back_from_its_bytes(mask):
+    other = jax.tree.map(lambda a: jnp.full_like(a, 1), mask)
+    found = flax.serialization.from_bytes({"m": other}, flax.serialization.to_bytes({"m": mask}))
+    restored = found["m"]
+    assert type(restored) is type(mask)
+    assert (restored.kernel_shape, restored.block) == (mask.kernel_shape, mask.block)
+    np.testing.assert_array_equal(restored.grid(), mask.grid())
+    assert restored.says_backward == mask.says_backward
+    for one, another in zip(restored.by_product, mask.by_product, strict=True):
+        if isinstance(mask, GridMask):
+            np.testing.assert_array_equal(one, another)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (select_blocks(KERNEL, (4, 2), 0.8), "kept of shape"),
+        (GRIDS[1], "cannot be restored from kept"),
+    ],
+    ids=["another ratio", "flags"],
+)
+def test_what_does_not_fit_the_target_is_refused(target, message):
+    state = flax.serialization.to_state_dict(MASK)
+    with pytest.raises(ValueError, match=message):
+        flax.serialization.from_state_dict(target, state)
+
+
+@EVERY_MASK
+def test_an_exported_program_takes_a_mask(mask):
+    x = jnp.ones((3, 8))
+
+    def program(mask: BlockMask | GridMask, x: jax.Array) -> jax.Array:
+        return sparse_linear(x, KERNEL, mask=mask, engine="reference")
+
+    written = jax.export.export(jax.jit(program))(mask, x).serialize()
+    found = jax.export.deserialize(written).call(mask, x)
+    np.testing.assert_allclose(found, program(mask, x), rtol=1e-6)
