@@ -33,15 +33,13 @@ from tuning.kernel_problems import (
     layer_of,
     problem_of,
 )
-from tuning.table import TuningTable, key_of, line_of
+from tuning.table import TuningTable, line_of, problem_key
 from tuning.watch import (
     ENDED,
-    LONGEST_SECONDS,
     AtWork,
     WorkLostError,
     ended_by_sigterm,
     guard_for,
-    unguarded,
 )
 
 from pallas_kernels import Engine, SparseLayer
@@ -160,7 +158,7 @@ def _add_entry(
     options: Options,
 ) -> Record:
     """Measures a problem and writes the table; or what broke it, until it has an entry."""
-    key = key_of(plain(problem))
+    key = problem_key(plain(problem))
     write_down = functools.partial(table.write_down, key)
     try:
         entry = measure(
@@ -171,9 +169,7 @@ def _add_entry(
             rounds=options.rounds,
             is_interpreted=options.interpret,
             broken=table.broken(plain(problem)),
-            guard=unguarded
-            if options.interpret
-            else guard_for(LONGEST_SECONDS, write_down, at_work, key),
+            guard=guard_for(write_down, at_work, key, is_trial=options.interpret),
         )
     except WorkLostError as error:
         write_down(error.name, error.reason)

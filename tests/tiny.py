@@ -108,7 +108,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], Any]) 
             act()
 
     monkeypatch.setattr(Reporter, "steps", steps)
-    monkeypatch.setattr("sparsemlp.runs.run._CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("sparsemlp.runs.run.CHUNK_SECONDS", 0.0)
 
 
 def records(out: Path) -> list[dict[str, Any]]:

@@ -10,11 +10,9 @@ from jaxtyping import Array
 from pallas_kernels import Engine, SparseLayer, dense
 from pallas_kernels import Phase as Product
 from sparsemlp import BlockMask, select_blocks, sparse_linear
+from sparsemlp.cost_models.costs import MASKED_PRODUCTS
 from sparsemlp.engines import choose_engine
 from sparsemlp.rules import Backward
-
-_SPARSE_PRODUCTS = {"masked": 3, "straight_through": 2, "dense": 1}
-"""How many of the three products use the mask."""
 
 
 class Tensors(NamedTuple):
@@ -114,7 +112,7 @@ def n_flops(layer: SparseLayer, n_rows: int, backward: Backward) -> int:
 
     In a product that uses the mask, only the kept weights count.
     """
-    n_sparse = _SPARSE_PRODUCTS[backward]
+    n_sparse = MASKED_PRODUCTS[backward]
     n_weights = layer.kernel_shape[0] * layer.kernel_shape[1]
     n_kept = layer.n_kept * layer.block[0] * layer.block[1]
     return 2 * n_rows * (n_sparse * n_kept + (3 - n_sparse) * n_weights)

@@ -25,7 +25,7 @@ import pallas_kernels
 from gpu.budget import Budget
 from gpu.part import run_part
 from gpu.point_records import measure_points
-from gpu.points import Point, all_points, tiny_points
+from gpu.points import N_FIRST, Point, all_points, tiny_points
 from gpu.report import write_report
 from gpu.steps import MODELS
 from gpu.verdicts import compare_engines, verdict_against
@@ -33,9 +33,8 @@ from sparsemlp import InputError
 from sparsemlp.files import Record, make_folder, write_json
 from sparsemlp.runs.environment import describe_environment
 
-N_FIRST, _N_VERY_FIRST = 12, 4
-"""Points that come before PyTorch and most training steps, where there is time for them; those that
-come before the first training steps too, dense and the first engine's of one model."""
+_N_VERY_FIRST = 4
+"""Points that come before the first training steps, dense and the first engine's of one model."""
 _CHECKS, _VERY_FIRST, _FIRST = 0.4, 0.3, 0.5
 """Share of the time that the checks may take; of what they and what came after leave, that of the
 first points."""

@@ -18,7 +18,6 @@ import jax
 from tuning.kernel_check import Wanted, compare, compiled, expected
 from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, work_of
 from tuning.watch import (
-    LONGEST_SECONDS,
     AtWork,
     Guard,
     guard_for,
@@ -103,8 +102,7 @@ def add_comparisons(options: Options, engine: Engine) -> None:
         history.append({"key": key, **known[key], "wrong": reason, "measured": not options.smoke})
 
     at_work = at_work_of(options.out)
-    watched = guard_for(LONGEST_SECONDS, write_down, at_work, options.engine)
-    guard = unguarded if options.smoke else watched
+    guard = guard_for(write_down, at_work, options.engine, is_trial=options.smoke)
     done = {record["key"] for record in history.read()}
     for record in check_engines({options.engine: engine}, points, done, guard):
         write_down(record["key"], record["wrong"])

@@ -6,20 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from tuning.candidates import plain
 from tuning.device_timing import Ceilings
 from tuning.kernel_problems import PRODUCTS
 from tuning.watch import (
     ENDED,
-    LONGEST_SECONDS,
     AtWork,
     WorkLostError,
     guard_for,
-    unguarded,
 )
 
 from gpu.budget import Budget
 from gpu.points import Point
-from gpu.products import measure_point, plain_point
+from gpu.products import measure_point
 from gpu.verdicts import verdict_against
 from pallas_kernels import Engine
 from sparsemlp.files import Record
@@ -95,16 +94,14 @@ def measure_points(
                     memory.get("bytes_limit"),
                     rounds=rounds,
                     is_tiny=is_trial,
-                    guard=unguarded
-                    if is_trial
-                    else guard_for(LONGEST_SECONDS, write_down, at_work, str(point)),
+                    guard=guard_for(write_down, at_work, str(point), is_trial=is_trial),
                 )
             except WorkLostError as error:
                 write_down(error.name, error.reason)
                 raise
             record["failed"] |= out
         else:
-            record = {"key": str(point), "point": plain_point(point), "phases": {}, "failed": out}
+            record = {"key": str(point), "point": plain(point), "phases": {}, "failed": out}
         history.append(record | {"measured": not is_trial})
         budget.note("point", time.monotonic() - began)
         jax.clear_caches()

@@ -5,6 +5,7 @@ import itertools
 import math
 from typing import Any, Literal
 
+import jax.numpy as jnp
 from tuning.kernel_problems import layer_of
 
 from pallas_kernels import SparseLayer
@@ -16,6 +17,9 @@ PHASES: tuple[Phase, ...] = ("forward_backward", "forward", "input_gradient", "k
 _SHAPES = ((1024, 4096), (768, 3072), (384, 1536), (4096, 16384))
 _SIDES = (64, 128, 32)
 _RATIOS = (0.8, 0.9, 0.5, 0.0)
+N_FIRST = 12
+"""Points that come before PyTorch and most training steps, where there is time for them, and those
+that a summary has at most."""
 _N_PRODUCTS = {"forward_backward": 3}
 
 
@@ -97,7 +101,7 @@ def n_bytes(point: Point, phase: Phase, is_dense: bool) -> int:
         "kernel_gradient": x + y + w,
     }
     own = sum(numbers.values()) if phase == "forward_backward" else numbers[phase]
-    return round(own * itemsize(point.dtype))
+    return round(own * jnp.dtype(point.dtype).itemsize)
 
 
 def roofline_seconds(
@@ -125,12 +129,7 @@ def memory_bytes(point: Point, n_contenders: int) -> int:
     x, y, w = point.n_rows * n_in, point.n_rows * n_out, n_in * n_out
     results = 2 * (x + y + w) * 2
     # Partial sums of a kernel's gradient are float32, a few for each.
-    return (x + y + w + n_contenders * results) * itemsize(point.dtype) + 16 * w
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes of a number."""
-    return 4 if dtype == "float32" else 2
+    return (x + y + w + n_contenders * results) * jnp.dtype(point.dtype).itemsize + 16 * w
 
 
 def engine_takes(point: Point, engine: Any) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from tuning.candidates import plain
 from tuning.device_timing import (
     WARM_SECONDS,
     Ceilings,
@@ -63,7 +64,7 @@ def measure_point(
         able = {}
     contenders = 2 + len(able)
     needed = memory_bytes(point, contenders)
-    record: Record = {"key": str(point), "point": plain_point(point), "phases": {}, "failed": {}}
+    record: Record = {"key": str(point), "point": plain(point), "phases": {}, "failed": {}}
     if memory_limit is not None and needed > 0.9 * memory_limit:
         record["failed"]["all"] = f"needs {needed / 1e9:.1f} GB of {memory_limit / 1e9:.1f}"
         return record
@@ -97,13 +98,8 @@ def measure_point(
     return record
 
 
-def plain_point(point: Point) -> Record:
-    """A point as JSON holds it."""
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(point).items()}
-
-
 def point_of(record: Record) -> Point:
-    """The point that `plain_point` wrote."""
+    """The point that `plain` wrote."""
     block, shape = ((first, second) for first, second in (record["block"], record["shape"]))
     return Point(shape, block, record["ratio"], record["n_rows"], record["dtype"])
 

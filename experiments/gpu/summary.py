@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpu.points import N_FIRST
 from gpu.products import point_of
 from pallas_kernels import ENGINES
 from sparsemlp.blocks import format_block
 from sparsemlp.files import Record
 from sparsemlp.runs.history import History
-
-_N_FIRST = 12
-"""How many products the summary has at most."""
 
 
 def summary_rows(folder: Path) -> list[tuple[object, ...]]:
@@ -23,7 +21,7 @@ def summary_rows(folder: Path) -> list[tuple[object, ...]]:
     """
     records = History(folder / "products.jsonl").read()
     peers = {record["key"]: record["phases"] for record in History(folder / "peers.jsonl").read()}
-    rows = (_row(record, peers.get(record["key"], {})) for record in records[:_N_FIRST])
+    rows = (_row(record, peers.get(record["key"], {})) for record in records[:N_FIRST])
     return [row for row in rows if row is not None]
 
 

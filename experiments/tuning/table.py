@@ -37,7 +37,7 @@ class TuningTable:
             "date": str(datetime.date.today()),
         }
         self._table = _read(path, about) if path.exists() else {**about, "entries": []}
-        self._done = {key_of(entry["problem"]) for entry in self._table["entries"]}
+        self._done = {problem_key(entry["problem"]) for entry in self._table["entries"]}
 
     @property
     def n_entries(self) -> int:
@@ -46,11 +46,11 @@ class TuningTable:
 
     def has(self, problem: Record) -> bool:
         """Whether a problem has an entry."""
-        return key_of(problem) in self._done
+        return problem_key(problem) in self._done
 
     def add(self, entry: Record) -> None:
         """Writes the entry of a problem, whose breakages are of no interest any more."""
-        key = key_of(entry["problem"])
+        key = problem_key(entry["problem"])
         self._table["entries"].append(entry)
         self._done.add(key)
         self._table.get("broken", {}).pop(key, None)
@@ -58,7 +58,7 @@ class TuningTable:
 
     def broken(self, problem: Record) -> dict[str, str]:
         """What broke a problem that has no entry yet: the reason against each configuration."""
-        return dict(self._table.get("broken", {}).get(key_of(problem), {}))
+        return dict(self._table.get("broken", {}).get(problem_key(problem), {}))
 
     def write_down(self, key: str, name: str, reason: str) -> None:
         """Writes what broke the problem of that key: a configuration or "dense"."""
@@ -66,7 +66,7 @@ class TuningTable:
         write_json(self.path, self._table)
 
 
-def key_of(problem: Record) -> str:
+def problem_key(problem: Record) -> str:
     """What a problem is called."""
     return str(sorted(problem.items()))
 

@@ -1,4 +1,4 @@
-"""Engine `mosaic`: block-skipping products on Hopper GPUs, Pallas kernels compiled by Mosaic."""
+"""Engine `mosaic`: block-skipping products on Hopper and Ampere, Pallas kernels for Mosaic GPU."""
 
 from pallas_kernels.mosaic.engine import Mosaic
 

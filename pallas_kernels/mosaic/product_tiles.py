@@ -16,7 +16,7 @@ from pallas_kernels.sparse_layer import SparseLayer
 ROWS = 64
 """Rows of a warpgroup's products, which the hardware sets."""
 PROGRAMS = 132
-"""How many programs there are at least, if there is work: multiprocessors of an H200."""
+"""Multiprocessors of an H200: columns are shared out among programs, up to so many."""
 STAGES = (16, 8, 4, 2)
 """Buffers of the ring."""
 RING_BYTES = range(8 << 10, (64 << 10) + 1)

@@ -17,11 +17,13 @@ from pallas_kernels.lists import list_columns
 from pallas_kernels.triton.configurations import VERSION, compact_tiles
 from pallas_kernels.triton.launch import (
     dot,
+    indices,
     launch,
     load,
     quotient_and_rest,
     store,
     tile_size,
+    whole,
 )
 from pallas_kernels.tuning import Problem, configure
 
@@ -74,13 +76,12 @@ def compact_gradient(
     tiles = configure(problem, compact_tiles())
     size, padded = tile_size(n_out, tiles.outputs), max(NARROWEST, width)
     operands = [lists.start, lists.across, lists.place, values.reshape(k * height, width), dy]
-    whole = [pl.BlockSpec(a.shape, lambda *_, n=a.ndim: (0,) * n) for a in operands]
     dw = launch(
         "sparsemlp_compact",
         functools.partial(_kernel, height=height, n_out=n_out, n_together=tiles.rows),
         operands,
         grid=(pl.cdiv(n_out, size), across),
-        in_specs=whole,
+        in_specs=list(map(whole, operands)),
         out_spec=pl.BlockSpec((None, padded, size), lambda output, column: (column, 0, output)),
         out=jax.ShapeDtypeStruct((across, padded, n_out), dy.dtype),
         tiles=tiles,
@@ -102,14 +103,14 @@ def _kernel(
     n_together: int,
 ) -> None:
     padded, size = dw.shape
-    output, column = pl.program_id(0) * size + _range(size), pl.program_id(1)
+    output, column = pl.program_id(0) * size + indices(size), pl.program_id(1)
     first = start[column]
     n_mine = (start[column + 1] - first) * height
-    inputs = _range(padded)
+    inputs = indices(padded)
     has_output, has_input = (output < n_out)[None, :], (inputs < values.shape[1])[None, :]
 
     def add(step: Array, total: Array) -> Array:
-        row = step * n_together + _range(n_together)
+        row = step * n_together + indices(n_together)
         mine = row < n_mine
         block, inside = quotient_and_rest(row, height)
         down, kept = (load(a.at[first + block], mine) for a in (across, place))
@@ -121,7 +122,3 @@ def _kernel(
     total = jnp.zeros((padded, size), jnp.float32)
     total = jax.lax.fori_loop(0, pl.cdiv(n_mine, n_together), add, total)
     store(dw, total, jnp.broadcast_to(has_output, total.shape))
-
-
-def _range(n: int) -> Array:
-    return jax.lax.broadcasted_iota(jnp.int32, (n,), 0)

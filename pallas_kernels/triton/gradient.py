@@ -16,7 +16,14 @@ from pallas_kernels.layout import spread_gradient
 from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, gradient_tiles
-from pallas_kernels.triton.launch import dot, launch, load, quotient_and_rest, tile_size
+from pallas_kernels.triton.launch import (
+    dot,
+    indices,
+    launch,
+    load,
+    quotient_and_rest,
+    tile_size,
+)
 from pallas_kernels.tuning import configure
 
 
@@ -103,7 +110,7 @@ def _kernel(
     def part(ref: Any, first: Any, features: int, index: Any) -> Array:
         """Some features of a tile of rows, zero in rows that do not exist."""
         sample, tile = quotient_and_rest(index, per_sample)
-        row = tile * size + jax.lax.broadcasted_iota(jnp.int32, (size,), 0)
+        row = tile * size + indices(size)
         if along_features:
             mine = row + share * length < n_rows
             ref = ref.at[sample, pl.ds(tile * size, size), pl.ds(first, features)]

@@ -154,3 +154,8 @@ def quotient_and_rest(a: Array, divisor: int) -> tuple[Array, Array]:
 def whole(a: Array) -> pl.BlockSpec:
     """All of an operand, for every program."""
     return pl.BlockSpec(a.shape, lambda *_: (0,) * a.ndim)
+
+
+def indices(n: int) -> Array:
+    """0 to n - 1, int32 `[n]`; n is a power of two."""
+    return jax.lax.broadcasted_iota(jnp.int32, (n,), 0)

@@ -31,7 +31,14 @@ from pallas_kernels.layout import kept_grid
 from pallas_kernels.lists import list_columns
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, chosen_runs, cut, grids, in_groups
-from pallas_kernels.triton.launch import dot, launch, load, tile_size, whole
+from pallas_kernels.triton.launch import (
+    dot,
+    indices,
+    launch,
+    load,
+    tile_size,
+    whole,
+)
 from pallas_kernels.triton.pair_tiles import MlpTiles
 
 
@@ -95,7 +102,7 @@ def with_bias(weights: Weights) -> tuple[Array, Array]:
 def own_rows(size: int, n_rows: int) -> Rows:
     """The rows of a program in its panel; to be taken outside of loops."""
     first = pl.program_id(0) * size
-    return Rows(0, first + jax.lax.broadcasted_iota(jnp.int32, (size,), 0) < n_rows)
+    return Rows(0, first + indices(size) < n_rows)
 
 
 def _kernel(

@@ -23,7 +23,14 @@ from pallas_kernels.gelu import gelu
 from pallas_kernels.layout import spread_gradient
 from pallas_kernels.sparse_layer import SparseLayer, Weights
 from pallas_kernels.triton.hidden import Lists, Rows, Runs, cut, grids, lists
-from pallas_kernels.triton.launch import dot, launch, store, tile_size, whole
+from pallas_kernels.triton.launch import (
+    dot,
+    indices,
+    launch,
+    store,
+    tile_size,
+    whole,
+)
 from pallas_kernels.triton.mlp import with_bias
 from pallas_kernels.triton.pair_tiles import ShareTiles
 
@@ -125,7 +132,7 @@ def _kernel(
     def add(tile: Array, sums: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
         sums1, sums2, sum_of_dh = sums
         begin = tile * size
-        index = share * length + begin + jax.lax.broadcasted_iota(jnp.int32, (size,), 0)
+        index = share * length + begin + indices(size)
         own = Rows(begin, index < n_rows)
         units, slope = gelu(runs.before_gelu(run, own, x, first, w1, b1))
         dh = slope * runs.after_gelu_gradient(run, own, dy, second, w2)

@@ -17,7 +17,15 @@ from pallas_kernels.gelu import gelu
 from pallas_kernels.lists import KeptBlocks, list_columns, list_rows
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, product_tiles
-from pallas_kernels.triton.launch import dot, launch, load, store, tile_size
+from pallas_kernels.triton.launch import (
+    dot,
+    indices,
+    launch,
+    load,
+    store,
+    tile_size,
+    whole,
+)
 from pallas_kernels.tuning import configure
 
 
@@ -80,10 +88,10 @@ def multiply(
         operands if bias is None else [*operands, bias],
         grid=(lists.order.size, pl.cdiv(n_rows, size), x.shape[0]),
         in_specs=[
-            *(pl.BlockSpec(a.shape, lambda *_, n=a.ndim: (0,) * n) for a in operands[:3]),
+            *map(whole, operands[:3]),
             panel(n_out if transposed else n_in),
-            pl.BlockSpec(kernel.shape, lambda *_: (0, 0)),
-            *([] if bias is None else [pl.BlockSpec(bias.shape, lambda *_: (0,))]),
+            whole(kernel),
+            *([] if bias is None else [whole(bias)]),
         ],
         out_spec=panel(n_result),
         out=jax.ShapeDtypeStruct(shape, x.dtype),
@@ -114,7 +122,7 @@ def _kernel(
     size = x.shape[0 if along_features else 1]
     width, depth = (cols, rows) if transposed else (rows, cols)
     line = order[pl.program_id(0)]
-    mine = pl.program_id(1) * size + jax.lax.broadcasted_iota(jnp.int32, (size,), 0) < n_rows
+    mine = pl.program_id(1) * size + indices(size) < n_rows
 
     def part(ref: Any, first: Any, features: int) -> tuple[Any, Array]:
         """Some features of this program's rows, and which of them exist."""

@@ -18,11 +18,13 @@ from pallas_kernels.neighbours import Neighbours, keep_largest, rescaling
 from pallas_kernels.triton.configurations import VERSION, pruned_tiles
 from pallas_kernels.triton.launch import (
     dot,
+    indices,
     launch,
     load,
     quotient_and_rest,
     store,
     tile_size,
+    whole,
 )
 from pallas_kernels.tuning import Problem, configure
 
@@ -97,7 +99,7 @@ def pruned_input_gradient(
         in_specs=[
             panel(outputs, lambda _: 0),
             pl.BlockSpec((inputs, outputs), lambda i, *_: (i, 0)),
-            *([] if factor is None else [pl.BlockSpec(factor.shape, lambda *_: (0, 0))]),
+            *([] if factor is None else [whole(factor)]),
         ],
         out_spec=panel(inputs, lambda i: i),
         out=jax.ShapeDtypeStruct(
@@ -129,8 +131,8 @@ def _kernel(
     *factor, dx = rest
     n_in, n_out = kernel_shape
     size, inputs = dy.shape[0 if along_features else 1], kernel.shape[0]
-    row, own_sample = pl.program_id(1) * size + _range(size), pl.program_id(2)
-    input_ = pl.program_id(0) * inputs + _range(inputs)
+    row, own_sample = pl.program_id(1) * size + indices(size), pl.program_id(2)
+    input_ = pl.program_id(0) * inputs + indices(inputs)
 
     def turned(a: Array, b: Array) -> tuple[Array, Array]:
         """Rows and features as they lie in a tile."""
@@ -138,7 +140,7 @@ def _kernel(
 
     def add(step: Array, total: Array) -> Array:
         first = pl.multiple_of(step * chunk, chunk)
-        output = first + _range(chunk)
+        output = first + indices(chunk)
         rows, outputs = turned(row, output)
         ref = dy.at[:, pl.ds(first, chunk)] if along_features else dy.at[pl.ds(first, chunk), :]
         tile = load(ref, (rows < n_rows) & (outputs < n_out))
@@ -181,7 +183,3 @@ def _largest(tile: Array, kept: Neighbours, axis: int) -> Array:
         first = jnp.min(jnp.where(is_best, index, kept.m), axis=axis, keepdims=True)
         found = found | (index == first)
     return (found if keeps else ~found).reshape(shape)
-
-
-def _range(n: int) -> Array:
-    return jax.lax.broadcasted_iota(jnp.int32, (n,), 0)

@@ -13,7 +13,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pallas_kernels.triton.launch import Tiles, launch, load, store
+from pallas_kernels.triton.launch import (
+    Tiles,
+    indices,
+    launch,
+    load,
+    store,
+)
 
 TILES = Tiles(rows=16, warps=4, stages=2)
 """`rows` are inputs added up at a time: not tuned yet."""
@@ -68,7 +74,7 @@ def _kernel(weights: Any, scores: Any, *, score: str, n_out: int, across: int, c
     cols, outputs = weights.shape
     n_blocks = scores.shape[0]
     tile = pl.program_id(0)
-    exists = tile * outputs + jax.lax.broadcasted_iota(jnp.int32, (outputs,), 0) < n_out
+    exists = tile * outputs + indices(outputs) < n_out
     exists = jnp.broadcast_to(exists[None, :], (chunk, outputs))
 
     def add(step: Array, total: Array) -> Array:
@@ -78,5 +84,5 @@ def _kernel(weights: Any, scores: Any, *, score: str, n_out: int, across: int, c
     total = jnp.zeros((chunk, outputs), jnp.float32)
     total = jnp.sum(jax.lax.fori_loop(0, cols // chunk, add, total), axis=0)
     total = jnp.sum(total.reshape(n_blocks, outputs // n_blocks), axis=1)
-    mine = tile * n_blocks + jax.lax.broadcasted_iota(jnp.int32, (n_blocks,), 0) < across
+    mine = tile * n_blocks + indices(n_blocks) < across
     store(scores.at[:], total if score == "l1" else jnp.sqrt(total), mine)

@@ -11,14 +11,12 @@ import numpy as np
 from sparsemlp.errors import NotFiniteError
 from sparsemlp.files import Record
 from sparsemlp.populations.population_trainer import PopulationTrainer
-from sparsemlp.runs.interruption import Interruption
+from sparsemlp.runs.interruption import CHUNK_SECONDS, Interruption
 from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.recorder import Recorder
 from sparsemlp.schedule import Phase
 from sparsemlp.train.train_state import TrainState
 
-_CHUNK_SECONDS = 2.0
-"""About how long one call of the training program lasts: how soon a signal is obeyed."""
 _BETWEEN_SAVES = 20
 """How many times as long as the last save, of all members, the next one is put off at least."""
 
@@ -70,7 +68,7 @@ class PopulationRun:
             if not trainer.is_compiled(position, phase):
                 reporter.waiting("compiling")
             state, n_steps, healthy = trainer.train(
-                state, epoch, position, seconds=_CHUNK_SECONDS, phase=phase
+                state, epoch, position, seconds=CHUNK_SECONDS, phase=phase
             )
             step += n_steps
             self._give_up(reporter, healthy, epoch, step)

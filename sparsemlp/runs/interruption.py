@@ -7,6 +7,9 @@ from types import FrameType
 
 from sparsemlp.exit_codes import tell
 
+CHUNK_SECONDS = 2.0
+"""About how long one call of a training program lasts: how soon a signal is obeyed."""
+
 
 class Interruption:
     """Whether a signal has asked the run to stop, and which.

@@ -12,7 +12,7 @@ from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.files import Record, write_json
 from sparsemlp.plan import masked_kernels
 from sparsemlp.runs.follower import Follower
-from sparsemlp.runs.interruption import Interruption
+from sparsemlp.runs.interruption import CHUNK_SECONDS, Interruption
 from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.recorder import Recorder
 from sparsemlp.runs.run_folder import RunFolder
@@ -21,9 +21,6 @@ from sparsemlp.schedule import Phase
 from sparsemlp.train.stream_trainer import StreamTrainer
 from sparsemlp.train.train_state import TrainState, initial_state
 from sparsemlp.train.trainer import PhasedTrainer, Trainer
-
-_CHUNK_SECONDS = 2.0
-"""About how long one call of the training program lasts: how soon a signal is obeyed."""
 
 
 class Run:
@@ -93,7 +90,7 @@ class Run:
                 if not trainer.is_compiled(position, phase):
                     reporter.waiting("compiling")
                 state, n_steps, healthy = trainer.train(
-                    state, epoch, position, seconds=_CHUNK_SECONDS, phase=phase
+                    state, epoch, position, seconds=CHUNK_SECONDS, phase=phase
                 )
                 step += n_steps
                 if not healthy and not self.setup.settings.allow_nan:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 import tune
-from tuning.table import key_of
+from tuning.table import problem_key
 from tuning.watch import AtWork, WorkLostError
 
 from pallas_kernels import Triton
@@ -78,7 +78,7 @@ def test_what_two_processes_died_of_is_left_out_by_the_next(monkeypatch, measure
     works = tune.measure
 
     def measure(engine: Any, problem: Any, layer: Any, broken: Any, **more: Any) -> Any:
-        told[key_of(tune.plain(problem))] = broken
+        told[problem_key(tune.plain(problem))] = broken
         return works(engine, problem, layer, **more)
 
     monkeypatch.setattr(tune, "measure", measure)

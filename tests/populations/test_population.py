@@ -182,7 +182,7 @@ def assert_same_as(folder: Path, expected: Path) -> None:
 
 
 def test_an_interrupted_population_resumes_and_ends_the_same(together, tmp_path, monkeypatch):
-    monkeypatch.setattr(population_run, "_CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(population_run, "CHUNK_SECONDS", 0.0)
     interruption = Interruption()
 
     def stop() -> None:
@@ -221,7 +221,7 @@ def test_a_population_killed_while_it_saves_goes_on_from_the_last_step_of_all(
         save(self, step, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(population_run, "_CHUNK_SECONDS", 0.0)
+        patch.setattr(population_run, "CHUNK_SECONDS", 0.0)
         patch.setattr(Checkpoints, "save", save_some)
         with pytest.raises(Killed):
             train(members)
@@ -243,7 +243,7 @@ def kill(*_: Any, **__: Any) -> None:
 
 
 def test_a_member_that_breaks_down_does_not_stop_the_others(together, tmp_path, monkeypatch):
-    monkeypatch.setattr(population_run, "_CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(population_run, "CHUNK_SECONDS", 0.0)
     call = PopulationTrainer._call
 
     def poison(self: PopulationTrainer, program: Any, arguments: tuple) -> Any:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 from gpu.points import PHASES, Point, n_bytes, n_flops
-from gpu.products import measure_point, numbers_of, plain_point, point_of
+from gpu.products import measure_point, numbers_of, point_of
+from tuning.candidates import plain
 from tuning.device_timing import Ceilings, Timed
 
 from pallas_kernels import Reference
@@ -19,7 +20,7 @@ class Refuses(Reference):
 
 
 def test_a_point_is_read_as_it_was_written():
-    assert point_of(json.loads(json.dumps(plain_point(POINT)))) == POINT
+    assert point_of(json.loads(json.dumps(plain(POINT)))) == POINT
 
 
 def test_a_point_has_every_phase_of_every_contender_and_what_failed():

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tuning.table import TuningTable, key_of
+from tuning.table import TuningTable, problem_key
 
 from sparsemlp import InputError
 
@@ -20,7 +20,7 @@ def test_the_next_program_finds_entries_and_what_broke(tmp_path):
     begun = table(path)
     assert not path.exists()
     begun.add({"problem": FIRST, "configuration": {"rows": 64}})
-    begun.write_down(key_of(SECOND), "rows 32", "an illegal address")
+    begun.write_down(problem_key(SECOND), "rows 32", "an illegal address")
     later = table(path)
     assert later.n_entries == 1
     assert later.has(FIRST)
@@ -31,14 +31,14 @@ def test_the_next_program_finds_entries_and_what_broke(tmp_path):
 
 def test_a_problem_with_an_entry_is_no_longer_broken(tmp_path):
     begun = table(tmp_path / "table.json")
-    begun.write_down(key_of(FIRST), "", "took longer than 2 s")
+    begun.write_down(problem_key(FIRST), "", "took longer than 2 s")
     begun.add({"problem": FIRST, "configuration": {}})
     assert json.loads(begun.path.read_text())["broken"] == {}
 
 
 def test_the_name_of_a_problem_does_not_depend_on_the_order_of_its_parts():
-    assert key_of(FIRST) == key_of(dict(reversed(FIRST.items())))
-    assert key_of(FIRST) != key_of(SECOND)
+    assert problem_key(FIRST) == problem_key(dict(reversed(FIRST.items())))
+    assert problem_key(FIRST) != problem_key(SECOND)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ DIES = """
 import os, pathlib, sys, time
 from tuning.watch import AtWork, guard_for
 write_down = lambda name, reason: print(f"{name}: {reason}", flush=True)
-guard = guard_for(float(sys.argv[2]), write_down, AtWork(pathlib.Path(sys.argv[1])), "point")
+at_work = AtWork(pathlib.Path(sys.argv[1]))
+guard = guard_for(write_down, at_work, "point", is_trial=False, seconds=float(sys.argv[2]))
 with guard("quick"):
     pass
 with guard(sys.argv[3]):
@@ -86,7 +87,7 @@ def test_a_process_that_died_as_it_began_names_nothing(tmp_path):
 
 def test_work_in_time_is_let_be(tmp_path):
     told, at_work = [], AtWork(tmp_path / "at_work")
-    guard = guard_for(60.0, lambda *given: told.append(given), at_work, "point")
+    guard = guard_for(lambda *given: told.append(given), at_work, "point", is_trial=False)
     with pytest.raises(ValueError, match="own"), guard("work"):
         raise ValueError("own")
     assert not told
