@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from cost_tables.csv_tables import write_csv
 from cost_tables.measured_costs import measured_tables
 from cost_tables.model_shapes import check_blocks, masked_kinds, model_shapes, refuse_beside_config
 from cost_tables.scaling_costs import Scaling, write_scaling
@@ -41,7 +40,7 @@ from sparsemlp.cost_models import costs
 from sparsemlp.cost_models.costs import Masking, Run, Shapes
 from sparsemlp.engines import check_engine
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.files import make_folder
+from sparsemlp.files import make_folder, write_csv
 from sparsemlp.options import cli, open_default
 from sparsemlp.plan import Plan
 from sparsemlp.runs.history import History

@@ -1,11 +1,13 @@
 """Files that are either whole or not there, even if the power fails; folders to write to."""
 
 import contextlib
+import csv
+import io
 import json
 import math
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -70,6 +72,17 @@ def write_json(path: Path, value: Record) -> None:
     """
     data = encode(value, indent=2) + b"\n"
     write_whole(path, lambda file: file.write(data))
+
+
+def write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a table as a whole; numbers as they are, unrounded.
+
+    Raises:
+      SaveError: as `write_whole`.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([heading, *rows])
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def read_record(path: Path) -> Record | None:

@@ -1,5 +1,6 @@
 """A file is the old one or the new one, whatever happens while it is written."""
 
+import csv
 import errno
 import json
 import os
@@ -7,7 +8,7 @@ import os
 import pytest
 
 from sparsemlp.errors import SaveError
-from sparsemlp.files import sync, write_json, write_whole
+from sparsemlp.files import sync, write_csv, write_json, write_whole
 
 
 def test_a_file_is_made_and_replaced(tmp_path):
@@ -97,3 +98,16 @@ def test_files_and_folders_can_be_forced_to_the_disk(tmp_path):
     sync(tmp_path)
     with pytest.raises(FileNotFoundError):
         sync(tmp_path / "absent")
+
+
+def test_numbers_are_unrounded_and_commas_quoted(tmp_path):
+    write_csv(tmp_path / "a.csv", ["name", "number"], [["one, two", 0.1 + 0.2], ["b", 10**20]])
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [["name", "number"], ["one, two", repr(0.1 + 0.2)], ["b", str(10**20)]]
+
+
+def test_a_folder_in_the_place_of_the_table_is_named(tmp_path):
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(SaveError):
+        write_csv(tmp_path / "a.csv", ["name"], [])

@@ -4,7 +4,6 @@ import math
 
 from rich.console import Console
 
-from cost_tables.csv_tables import write_csv
 from cost_tables.scaling_options import Scaling, cluster_of, masks_in_words, model_of
 from sparsemlp import InputError
 from sparsemlp.cost_models.scaling import Cluster
@@ -12,7 +11,7 @@ from sparsemlp.cost_models.scaling_points import ScalingPoint, scaling_points, s
 from sparsemlp.figures import save
 from sparsemlp.figures.speed_up import draw_scaling, name_variant
 from sparsemlp.figures.style import look
-from sparsemlp.files import make_folder
+from sparsemlp.files import make_folder, write_csv
 
 COLUMNS = (
     "scaling",

@@ -1,13 +1,12 @@
 """The runs of a study as a table: the same numbers for a page, a CSV and a JSON file."""
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sparsemlp import files
 from sparsemlp.files import Record, encode, write_whole
 from sparsemlp.studies.run_costs import run_costs
 from sparsemlp.studies.study import Study
@@ -186,11 +185,8 @@ def write_csv(path: Path, table: list[Row]) -> None:
     Raises:
       SaveError: the disk is full or refuses the write.
     """
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.key for column in COLUMNS])
-    writer.writerows([plain(row[column.key]) for column in COLUMNS] for row in table)
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+    keys = [column.key for column in COLUMNS]
+    files.write_csv(path, keys, ([plain(row[key]) for key in keys] for row in table))
 
 
 def write_json(path: Path, table: list[Row], more: Record) -> None:
