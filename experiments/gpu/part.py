@@ -1,9 +1,16 @@
-"""Runs a part of a measurement as a program of its own, with a limit, and says why it failed."""
+"""Runs a part of a measurement as a program of its own, with a limit, and says why it failed.
+
+As a program, it is that part: `part.py PARENT MODULE WORDS` runs a module, and ends when its parent
+does. Else a part of a program that was killed would go on and take time from the next.
+"""
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -34,7 +41,8 @@ def run_part(
     Returns:
       Why it failed, in a line; empty if it did not.
     """
-    command = [sys.executable, "-m", module, *words, *(["--smoke"] if is_trial else [])]
+    part = [sys.executable, "-P", __file__, str(os.getpid()), module]
+    command = [*part, *words, *(["--smoke"] if is_trial else [])]
     paths = [str(HERE), str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = (
         os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | dict(variables)
@@ -60,3 +68,16 @@ def error_line(text: str) -> str:
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     named = [line for line in lines if _ERROR.fullmatch(line)]
     return (named or lines or [""])[-1]
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process soon after another one is its parent: the own one has died then."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

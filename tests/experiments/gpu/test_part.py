@@ -1,11 +1,17 @@
 """A part that fails leaves the line that says why."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from gpu import part
 from gpu.part import error_line, run_part
 
+EXPERIMENTS = part.HERE
 FILTERED = """Traceback (most recent call last):
   File "x.py", line 1, in <module>
 jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: out of memory
@@ -60,3 +66,44 @@ def test_a_part_that_does_not_end_is_stopped(script: Path):
     script.write_text("import time; time.sleep(600)")
     log = script.with_name("log.txt")
     assert run_part(script.stem, [], 0.5, log, is_trial=False) == "took longer than 0 s"
+
+
+KILLED = """
+import os, pathlib, signal, sys, threading, time
+from gpu import part
+part.HERE = pathlib.Path(sys.argv[1])
+def kill():
+    while not (part.HERE / "began").exists():
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=kill).start()
+part.run_part("part_of_it", [], 60, part.HERE / "log.txt", is_trial=False)
+"""
+
+
+def test_a_part_ends_with_the_program_that_began_it(script: Path):
+    """However that ended: a part that goes on would take the device from the next."""
+    script.write_text(
+        "import os, pathlib, time\n"
+        "path = pathlib.Path(__file__).parent / 'pid'\n"
+        "path.write_text(str(os.getpid()))\n"
+        "path.rename(path.with_name('began'))\n"
+        "time.sleep(600)\n"
+    )
+    paths = os.pathsep.join([str(EXPERIMENTS), str(EXPERIMENTS.parent)])
+    command = [sys.executable, "-c", KILLED, str(script.parent)]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    pid = int(script.with_name("began").read_text())
+    deadline = time.monotonic() + 30
+    while lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not lives(pid)
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
