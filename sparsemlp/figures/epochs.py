@@ -12,6 +12,7 @@ from sparsemlp.figures.legends import columns_for, height, wrap
 from sparsemlp.figures.seed_lines import MOST_LINES, backward_of, draw_seeds, looks, masked_at
 from sparsemlp.figures.style import (
     BACKWARDS,
+    MUTED,
     WIDTH,
     Look,
     epoch_axis,
@@ -68,8 +69,11 @@ def curves(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         draw_seeds(loss, group, "loss", plain, None)
     percent_axis(top1, "test top-1")
     loss.set_ylabel("training loss (nats)")
-    finite = np.concatenate([run.column("loss") for group in groups for run in group.runs])
-    if finite.size and np.nanmax(finite[np.isfinite(finite)], initial=0.0) > 20:
+    losses = np.concatenate([run.column("loss") for group in groups for run in group.runs])
+    finite = losses[np.isfinite(losses)]
+    if not finite.size:
+        loss.text(0.5, 0.5, "no finite loss", transform=loss.transAxes, ha="center", color=MUTED)
+    if np.max(finite, initial=0.0) > 20:
         loss.set_yscale("log")
         loss.yaxis.set_major_formatter(_as_power)
         loss.yaxis.set_minor_formatter(NullFormatter())

@@ -76,6 +76,16 @@ def test_a_loss_that_diverged_or_broke_is_drawn(tmp_path):
     assert drawing.figure.axes[0].get_yscale() == "linear"
 
 
+def test_losses_none_of_which_is_finite_are_told(tmp_path):
+    synthetic.write_run(tmp_path / "a", synthetic.settings(block="32x32", ratio=0.8, epochs=3), 0)
+    history = History(tmp_path / "a" / "metrics.jsonl")
+    history.append({"epoch": 1, "test_top1": 0.1, "loss": math.nan})
+    (drawing,) = curves(read_study(tmp_path), Chosen())
+    top1, loss = drawing.figure.axes
+    assert [text.get_text() for text in loss.texts] == ["no finite loss"]
+    assert not top1.texts
+
+
 def test_seeds_that_are_behind_are_named_in_both_figures(tmp_path):
     for seed, n_epochs in ((0, 3), (1, 2)):
         own = synthetic.settings(block="32x32", ratio=0.8, epochs=3, seed=seed)
