@@ -194,18 +194,16 @@ def _search_space(layers: Layers, kernel: str) -> Iterator[MlpTiles]:
 def _share_space(layers: Layers) -> Iterator[ShareTiles]:
     """Slots for some of the longest lists, as far as registers go."""
     first, second = layers
-    (rows, cols), longest_run = (
-        (second.block[0], first.block[1]),
-        min(first.block[0], second.block[1]),
-    )
+    longest_run = min(first.block[0], second.block[1])
     units = [n for n in (16, 32) if n <= longest_run]
-    sides = (16, 32, 64), (4, 8), (1, 2), units, (1, 2, 4), (264, 512, 1024)
-    for own in itertools.product(*sides):
+    choices = (16, 32, 64), (4, 8), (1, 2), units, (1, 2, 4), (264, 512, 1024)
+    for own in itertools.product(*choices):
         tiles = ShareTiles(*own)
-        sums = sum(
-            max(LEAST_SUMS, side * tiles.units // (32 * tiles.warps)) for side in (rows, cols)
+        of_a_slot = (
+            max(LEAST_SUMS, side * tiles.units // (32 * tiles.warps))
+            for side in (first.block[1], second.block[0])
         )
-        if tiles.slots * sums <= SUMS_OF_A_SHARE:
+        if tiles.slots * sum(of_a_slot) <= SUMS_OF_A_SHARE:
             yield tiles
 
 
