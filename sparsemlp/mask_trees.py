@@ -122,7 +122,7 @@ def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:
 
 def mask_tree(masks: Mapping[str, Mask]) -> Masks:
     """The variable collection `masks` from masks by parameter path."""
-    return traverse_util.unflatten_dict(masks, sep="/")
+    return traverse_util.unflatten_dict(dict(masks), sep="/")
 
 
 def flatten_masks(masks: Masks) -> dict[str, Any]:

@@ -33,8 +33,8 @@ def sparse_mlp(
 
     The branch of channel mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 2). Where
     an engine fuses it, with the masked or the straight-through backward and no other rule in both
-    layers, hidden activations are neither written to memory nor kept for the backward pass, which
-    computes them again from x; the scales are folded into the kernels, so results differ by
+    layers, hidden activations are not kept for the backward pass, which computes them again from x,
+    and mostly not written to memory; the scales are folded into the kernels, so results differ by
     rounding.
 
     Args:

@@ -32,5 +32,6 @@ def check_own_plan(model: nn.Module, plan: Plan) -> None:
     Raises:
       InputError: as `check_plan`.
     """
-    if plan and model.is_initializing() and not model.path:
+    is_whole = not model.path and not isinstance(model.parent, nn.Module)
+    if plan and is_whole and model.is_initializing():
         check_plan(model.variables["params"], plan)

@@ -228,7 +228,8 @@ def masked_kernels(
       InputError: a pattern matches no parameter or one that is no kernel, or these are all
         variables of a model.
     """
-    if isinstance(params.get("params"), Mapping):
+    inside = params.get("params")
+    if isinstance(inside, Mapping) and all(isinstance(v, Mapping) for v in inside.values()):
         raise InputError(
             "a plan is for the parameters, and these are the variables of a model: give "
             "variables['params']"

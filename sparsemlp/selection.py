@@ -5,6 +5,7 @@ Bespalov 2025 selects by block norm at every forward pass, evaluation included.
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,13 +90,7 @@ def select_blocks(
         is unknown, or the kernel is none or sharded over explicit axes of a mesh.
     """
     check_score(score)
-    kernel = jnp.asarray(kernel)
-    refuse_explicit_axes(kernel)
-    if kernel.ndim not in (2, 4):
-        raise InputError(
-            f"{name} of shape {kernel.shape} is neither [in, out] nor [down, across, in, out]: of "
-            "stacked kernels select blocks with jax.vmap"
-        )
+    kernel = _checked(kernel, name)
     kernel_shape = matrix_shape(kernel.shape)
     down, across = block_grid(kernel_shape, block, name)
     n_blocks = down * across
@@ -128,14 +123,27 @@ def select_grid(
       The mask of the kernel, with k kept blocks.
 
     Raises:
-      InputError: the block does not divide the kernel, or the score is unknown.
+      InputError: as `select_blocks`.
     """
     check_score(score)
+    kernel = _checked(kernel, name)
     scores = block_scores(kernel, block, score, name)
     _, ids = jax.lax.top_k(_ranks(scores.reshape(-1)), scores.size)
     chosen = jnp.arange(scores.size, dtype=jnp.int32) < k
     kept = jnp.zeros(scores.size, bool).at[ids].set(chosen, unique_indices=True)
     return GridMask(kept.reshape(scores.shape), matrix_shape(kernel.shape), block)
+
+
+def _checked(kernel: Any, name: str) -> Array:
+    """A kernel that blocks are selected of."""
+    kernel = jnp.asarray(kernel)
+    refuse_explicit_axes(kernel)
+    if kernel.ndim not in (2, 4):
+        raise InputError(
+            f"{name} of shape {kernel.shape} is neither [in, out] nor [down, across, in, out]: of "
+            "stacked kernels select blocks with jax.vmap"
+        )
+    return kernel
 
 
 def block_scores(
@@ -156,14 +164,15 @@ def block_scores(
         this score it is used, else XLA. They differ by rounding.
 
     Raises:
-      InputError: the block does not divide the kernel, the score needs gradients, or a function
-        does not give one for each block.
+      InputError: the block does not divide the kernel, the score needs gradients, a function does
+        not give one for each block, or the kernel is sharded over explicit axes of a mesh.
     """
     if score == GRADIENT_SCORE:
         raise InputError(
             f"score {score!r} ranks blocks by weight times gradient, which only a training step "
             f"knows: select_dynamic_masks does it; or choose one of {', '.join(SCORES)}"
         )
+    refuse_explicit_axes(kernel)
     if not callable(score):
         shape = matrix_shape(kernel.shape)
         block_grid(shape, block, name)

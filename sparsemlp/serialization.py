@@ -1,5 +1,6 @@
 """Masks in Flax's state dicts and in programs of `jax.export`, as any other arrays are."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -9,47 +10,64 @@ import flax.serialization
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 
 from pallas_kernels.lists import BlockLists, ListedBlocks
 
 _STATIC = ("kernel_shape", "block")
 
-jax.export.register_namedtuple_serialization(BlockLists, serialized_name="sparsemlp.BlockLists")
-jax.export.register_namedtuple_serialization(ListedBlocks, serialized_name="sparsemlp.ListedBlocks")
+# Names that are taken are those of this module, which is imported again.
+with contextlib.suppress(ValueError):
+    for _kind in (BlockLists, ListedBlocks):
+        jax.export.register_namedtuple_serialization(
+            _kind, serialized_name=f"sparsemlp.{_kind.__name__}"
+        )
 
 
 def serializable[C](kind: type[C]) -> type[C]:
     """A kind of mask, a pytree already, that state dicts and exported programs may hold.
 
-    A state dict has the arrays that make the mask, without its lists; what is static is that of the
-    mask which is the target.
+    A state dict has the arrays that make the mask, its shape and its block, which have to be those
+    of the mask that is the target. It has no lists: a restored mask is one without, whose products
+    make those that they need.
     """
-    jax.export.register_pytree_node_serialization(
-        kind,
-        serialized_name=f"sparsemlp.{kind.__name__}",
-        serialize_auxdata=lambda static: json.dumps(static).encode(),
-        deserialize_auxdata=lambda text: tuple(map(tuple, json.loads(text))),
-    )
-    flax.serialization.register_serialization_state(kind, _arrays, _restored)
+    with contextlib.suppress(ValueError):
+        jax.export.register_pytree_node_serialization(
+            kind,
+            serialized_name=f"sparsemlp.{kind.__name__}",
+            serialize_auxdata=lambda static: json.dumps(static).encode(),
+            deserialize_auxdata=lambda text: tuple(map(tuple, json.loads(text))),
+        )
+    flax.serialization.register_serialization_state(kind, _state, _restored)
     return kind
 
 
-def _arrays(mask: Any) -> dict[str, Any]:
-    names = (field.name for field in dataclasses.fields(mask) if field.init)
-    found = {name: getattr(mask, name) for name in names if name not in _STATIC}
-    return {name: array for name, array in found.items() if array is not None}
+def _state(mask: Any) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(mask) if field.init]
+    state = {name: getattr(mask, name) for name in names}
+    state |= {name: np.asarray(state[name], np.int64) for name in _STATIC}
+    return {name: array for name, array in state.items() if array is not None}
 
 
-def _restored(mask: Any, state: Mapping[str, Any]) -> Any:
-    wanted = _arrays(mask)
-    if wanted.keys() != state.keys():
+def _restored(mask: Any, state: Any) -> Any:
+    kind, wanted = type(mask).__name__, _state(mask)
+    found = state if isinstance(state, Mapping) else {}
+    if wanted.keys() != found.keys():
         raise ValueError(
-            f"a {type(mask).__name__} with {', '.join(wanted)} cannot be restored from "
-            f"{', '.join(state) or 'nothing'}"
+            f"a {kind} with {', '.join(wanted)} cannot be restored from "
+            f"{', '.join(found) or 'nothing'}"
         )
-    if state["kept"].shape != mask.kept.shape:
+    for name in _STATIC:
+        if not np.array_equal(found[name], wanted[name]):
+            own, other = (tuple(np.ravel(a[name]).tolist()) for a in (wanted, found))
+            raise ValueError(
+                f"a {kind} whose {name} is {own} cannot be restored from one whose {name} is "
+                f"{other}: make the target with the same plan"
+            )
+    if found["kept"].shape != wanted["kept"].shape:
         raise ValueError(
-            f"a {type(mask).__name__} with kept of shape {mask.kept.shape} cannot be restored from "
-            f"one of shape {state['kept'].shape}: select the target with the same plan"
+            f"a {kind} with kept of shape {wanted['kept'].shape} cannot be restored from one of "
+            f"shape {found['kept'].shape}: make the target with the same plan"
         )
-    return dataclasses.replace(mask, **jax.tree.map(jnp.asarray, dict(state)))
+    arrays = {name: jnp.asarray(found[name]) for name in found if name not in _STATIC}
+    return dataclasses.replace(mask, **arrays)

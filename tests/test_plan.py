@@ -193,3 +193,9 @@ def test_all_variables_of_a_model_are_no_parameters():
     variables = {"params": {"layer": {"kernel": jnp.ones((4, 4))}}}
     with pytest.raises(InputError, match=r"give variables\['params'\]"):
         select_masks(variables, {"*/kernel": BlockMasking((2, 2), 0.5)})
+
+
+def test_a_layer_may_be_called_params():
+    layer = {"params": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}}
+    masks = select_masks(layer, {"*/kernel": BlockMasking((2, 2), 0.5)})
+    assert masks["params"]["kernel"].n_kept == 2

@@ -291,6 +291,8 @@ def test_bad_input_names_the_value_the_rule_and_the_way_out(arguments, says):
 def test_what_is_no_kernel_is_refused(unchecked, shape):
     with pytest.raises(InputError, match=r"is neither \[in, out\] nor .*jax.vmap"):
         select_blocks(jnp.ones(shape), (2, 2), 0.5)
+    with pytest.raises(InputError, match="is neither"):
+        select_grid(jnp.ones(shape), (2, 2), 2)
 
 
 def test_a_kernel_sharded_over_explicit_axes_is_refused():
@@ -298,6 +300,8 @@ def test_a_kernel_sharded_over_explicit_axes_is_refused():
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     with pytest.raises(InputError, match="explicit axes"):
         select_blocks(jax.device_put(jnp.ones((4, 4)), sharding), (2, 2), 0.5)
+    with pytest.raises(InputError, match="explicit axes"):
+        block_scores(jax.device_put(jnp.ones((4, 4)), sharding), (2, 2))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "bfloat16"])

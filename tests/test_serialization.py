@@ -1,5 +1,9 @@
 """Masks in Flax's state dicts and in programs of `jax.export`."""
 
+import subprocess
+import sys
+from typing import Any
+
 import flax.serialization
 import jax
 import jax.numpy as jnp
@@ -26,6 +30,7 @@ def test_a_mask_comes_back_from_its_bytes(mask):
     other = jax.tree.map(lambda a: jnp.full_like(a, 1), mask)
     found = flax.serialization.from_bytes({"m": other}, flax.serialization.to_bytes({"m": mask}))
     restored = found["m"]
+    assert getattr(restored, "lists", None) is None
     assert type(restored) is type(mask)
     assert (restored.kernel_shape, restored.block) == (mask.kernel_shape, mask.block)
     np.testing.assert_array_equal(restored.grid(), mask.grid())
@@ -39,14 +44,28 @@ def test_a_mask_comes_back_from_its_bytes(mask):
     ("target", "message"),
     [
         (select_blocks(KERNEL, (4, 2), 0.8), "kept of shape"),
+        (select_blocks(KERNEL, (2, 4), 0.5), r"block is \(2, 4\) cannot .* block is \(4, 2\)"),
+        (select_blocks(KERNEL.reshape(16, 4), (4, 2), 0.5), r"kernel_shape is \(16, 4\)"),
         (GRIDS[1], "cannot be restored from kept"),
     ],
-    ids=["another ratio", "flags"],
+    ids=["ratio", "block", "kernel", "flags"],
 )
 def test_what_does_not_fit_the_target_is_refused(target, message):
     state = flax.serialization.to_state_dict(MASK)
     with pytest.raises(ValueError, match=message):
         flax.serialization.from_state_dict(target, state)
+
+
+def test_nothing_is_restored_from_nothing():
+    nothing: Any = None
+    with pytest.raises(ValueError, match="restored from nothing"):
+        flax.serialization.from_state_dict(MASK, nothing)
+
+
+def test_the_modules_can_be_imported_again():
+    program = "import importlib, sparsemlp.masks as m, sparsemlp.serialization as s\n"
+    program += "importlib.reload(s), importlib.reload(m)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 @EVERY_MASK

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 HERE = Path(__file__).parents[1]
-_ERROR = re.compile(r"(error|[\w.]+(Error|Exception|Interrupt|Exit)): ?.*")
+_ERROR = re.compile(r"(error|stopped|[\w.]+(Error|Exception|Interrupt|Exit)): ?.*")
 
 
 def run_part(

@@ -162,7 +162,7 @@ class Triton(Engine):
         return pruned.pruned_input_gradient(dy, kernel, kept, axis, interpret=self.interpret)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
-        """Layers along the features that keep any block."""
+        """Layers along the features that keep any block: in one kernel, or nothing kept but x."""
         return first.axis == second.axis == -1 and min(first.n_kept, second.n_kept) > 0
 
     def mlp(

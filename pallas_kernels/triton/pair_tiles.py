@@ -88,13 +88,15 @@ GRADIENTS_APART = GradientTiles(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 def mlp_tiles(layers: Layers, problem: Problem) -> MlpTiles | None:
     """How the result of two layers is cut, as was measured or by heuristic; None: apart."""
-    tiles = configure(problem, _heuristic(layers))
+    heuristic = _heuristic(layers)
+    tiles = configure(problem, heuristic) if _is_like_measured(layers) else heuristic
     return None if tiles == APART else tiles
 
 
 def gradient_tiles(layers: Layers, problem: Problem) -> GradientTiles | None:
     """How the gradients of two layers are cut, as was measured or by heuristic; None: apart."""
-    tiles = configure(problem, _gradient_heuristic(layers))
+    heuristic = _gradient_heuristic(layers)
+    tiles = configure(problem, heuristic) if _is_like_measured(layers) else heuristic
     return None if tiles == GRADIENTS_APART else tiles
 
 
@@ -109,6 +111,16 @@ def configurations(problem: Problem) -> list[Any]:
         return list(dict.fromkeys([_heuristic(layers), APART, *_search_space(layers, "mlp")]))
     found = [_gradient_heuristic(layers), GRADIENTS_APART, *_gradient_search_space(layers)]
     return list(dict.fromkeys(found))
+
+
+def _is_like_measured(layers: Layers) -> bool:
+    """Whether a measurement may be of such a pair: out of the narrow side and back, blocks alike.
+
+    A table knows a pair by its two widths and the first block: others may have the same.
+    """
+    first, second = layers
+    back = second.kernel_shape == first.kernel_shape[::-1]
+    return back and second.block == first.block and first.kernel_shape[0] <= first.kernel_shape[1]
 
 
 def _is_fusable(layers: Layers) -> bool:

@@ -28,6 +28,7 @@ For simplicity, JAX has removed its internal frames from the traceback.
         (FILTERED, "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: out of memory"),
         ("warning: slow\nerror: --engine=x is unknown\n", "error: --engine=x is unknown"),
         ("Segmentation fault\n", "Segmentation fault"),
+        ("ValueError: a\nstopped: no answer: again\n", "stopped: no answer: again"),
         ("KeyError: 'a'\nValueError: b", "ValueError: b"),
         ("", ""),
     ],

@@ -87,10 +87,34 @@ def test_a_pair_is_cut_as_it_was_measured(kernel):
             assert CHOOSE[kernel](layers, own) == wanted
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("shapes", "block"),
+    [
+        (((1536, 384), (384, 1536)), (32, 32)),  # the wide sides outside
+        (((384, 1536), (1536, 4096)), (32, 32)),  # another width
+        (((384, 1536), (1536, 384)), (64, 32)),  # another block in the second layer
+    ],
+    ids=["turned", "wider", "block"],
+)
+def test_a_cut_of_another_pair_is_not_taken(kernel, shapes, block):
+    """A table knows pairs by the two widths and the first block."""
+    layers = layers_of(384, 32)
+    layers = (
+        dataclasses.replace(layers[0], kernel_shape=shapes[0]),
+        dataclasses.replace(layers[1], kernel_shape=shapes[1], block=block),
+    )
+    own = layers[0].problem("triton", configurations.VERSION, kernel, 8192)
+    heuristic = CHOOSE[kernel](layers, own)
+    for measured in Triton().configurations(problem(kernel, 384, 32))[1:3]:
+        with tuning.forced(measured):
+            assert CHOOSE[kernel](layers, own) == heuristic
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kernel", CHOOSE)
 def test_one_after_the_other_computes_the_same(kernel, dtype):
-    pair = pairs.draw(((32, 32), (32, 16)), n_rows=70, width=64, hidden=128, dtype=dtype)
+    pair = pairs.draw(((32, 32), (32, 32)), n_rows=70, width=64, hidden=128, dtype=dtype)
     engine = Triton(interpret=jax.default_backend() != "gpu")
     operands = pair.weights, pair.layers, True
 
