@@ -168,7 +168,7 @@ def _shares(layers: Layers) -> ShareTiles:
         rows = 32 if longest > 64 or is_narrow else 64
     else:
         rows = 16 if longest > 64 else 64
-    slots = max(1, 128 // longest // (2 if is_narrow else 1))
+    slots = max(1, min(2, 64 // longest) if is_narrow else 128 // longest)
     return ShareTiles(rows, warps=8, stages=2, units=32, slots=slots, programs=512)
 
 
