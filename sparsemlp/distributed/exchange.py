@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from pallas_kernels.layout import spread_blocks, take_blocks
 from sparsemlp.mask_trees import Masks, flatten_masks
-from sparsemlp.masks import BlockMask
 from sparsemlp.plan import Plan, masking_for, path_of
-from sparsemlp.selection import cut
 
 
 def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_name: str) -> Any:
@@ -37,8 +35,9 @@ def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_n
         name = "/".join(path)
         rule = masking_for(plan, path)
         if name in found and rule is not None and rule.backward == "masked":
-            sent[name] = gather_blocks(gradient, found[name])
-            rebuild[name] = found[name]
+            rebuild[name] = mask = found[name]
+            matrix = gradient.reshape(mask.kernel_shape)
+            sent[name] = take_blocks(matrix, mask.kept, mask.block[::-1])
         else:
             sent[name] = gradient
     received = jax.lax.psum(sent, axis_name)
@@ -47,22 +46,8 @@ def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_n
         name = "/".join(path_of(entries))
         if name not in rebuild:
             return received[name]
-        return scatter_blocks(received[name], rebuild[name]).reshape(gradient.shape)
+        mask = rebuild[name]
+        matrix = spread_blocks(received[name], mask.kept, mask.kernel_shape)
+        return matrix.reshape(gradient.shape)
 
     return jax.tree.map_with_path(whole, gradients)
-
-
-def gather_blocks(
-    kernel: Float[Array, "*window in out"], mask: BlockMask
-) -> Float[Array, "k cols rows"]:
-    """The kept blocks of a kernel, `[k, cols, rows]`, in the order of `mask.kept`."""
-    blocks = cut(kernel, mask.block)
-    return blocks.reshape(mask.n_blocks, *blocks.shape[2:])[mask.kept]
-
-
-def scatter_blocks(blocks: Float[Array, "k cols rows"], mask: BlockMask) -> Float[Array, "in out"]:
-    """The kernel `[in, out]` that has these blocks where they are kept, and zeros elsewhere."""
-    (down, across), (rows, cols) = mask.grid_shape, mask.block
-    empty = jnp.zeros((mask.n_blocks, cols, rows), blocks.dtype)
-    filled = empty.at[mask.kept].set(blocks, indices_are_sorted=True, unique_indices=True)
-    return filled.reshape(down, across, cols, rows).swapaxes(1, 2).reshape(mask.kernel_shape)

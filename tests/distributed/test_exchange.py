@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from sparsemlp.distributed.exchange import gather_blocks, scatter_blocks, sum_gradients
+from sparsemlp.distributed.exchange import sum_gradients
 from sparsemlp.mask_trees import flatten_masks, select_masks
 from sparsemlp.plan import Plan
 from sparsemlp.rules import BlockMasking
@@ -25,24 +25,6 @@ def tree(seed: int) -> dict:
         }
         for name, shape in SHAPES.items()
     }
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_gathered_blocks_are_the_tiles_and_scattering_puts_them_back(name):
-    params = tree(0)
-    mask = flatten_masks(select_masks(params, {"*/kernel": BlockMasking(BLOCK, 0.6)}))[
-        f"{name}/kernel"
-    ]
-    kernel = params[name]["kernel"]
-    blocks = np.asarray(gather_blocks(kernel, mask))
-    matrix = np.asarray(kernel).reshape(mask.kernel_shape)
-    rows, cols = BLOCK
-    for block, flat_id in zip(blocks, np.asarray(mask.kept), strict=True):
-        down, across = divmod(int(flat_id), mask.grid_shape[1])
-        tile = matrix[cols * down : cols * (down + 1), rows * across : rows * (across + 1)]
-        np.testing.assert_array_equal(block, tile)
-    back = np.asarray(scatter_blocks(jnp.asarray(blocks), mask))
-    np.testing.assert_array_equal(back, np.where(np.asarray(mask.dense()), matrix, 0))
 
 
 @pytest.mark.parametrize("backward", ["masked", "straight_through", "dense"])
