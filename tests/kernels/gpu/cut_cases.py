@@ -7,20 +7,9 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from cases import (
-    ENGINES,
-    FUSED,
-    MANY,
-    MANY_OF_MOSAIC,
-    METHODS,
-    N_IN,
-    N_OUT,
-    TRITON,
-    Case,
-    case,
-    fused,
-    mlp_case,
-)
+from case_lists import MANY, MANY_OF_MOSAIC
+from cases import ENGINES, METHODS, N_IN, N_OUT, TRITON, Case, case
+from pair_cases import FUSED, fused, mlp_case
 
 from pallas_kernels import tuning
 from pallas_kernels.tuning import Problem

@@ -144,7 +144,7 @@ def _assembler(folder: Path) -> dict[str, str]:
 
 def _main(folder: Path, architecture: str) -> None:
     import jax
-    from cases import IN_FULL, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC
+    from case_lists import IN_FULL, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC
     from cut_cases import IN_TABLES, SAMPLED, SAMPLED_OF_MOSAIC
     from jax.experimental import topologies
     from jax.sharding import NamedSharding, PartitionSpec

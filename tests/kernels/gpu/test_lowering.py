@@ -5,9 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import FEW, FEW_OF_AMPERE, FEW_OF_MOSAIC, Case, mlp_case
+from case_lists import FEW, FEW_OF_AMPERE, FEW_OF_MOSAIC
+from cases import Case
 from jax.sharding import AbstractDevice, AbstractMesh
 from machine_code import mosaic_target
+from pair_cases import mlp_case
 
 from pallas_kernels import Mosaic, SparseLayer
 from pallas_kernels.mosaic import launch

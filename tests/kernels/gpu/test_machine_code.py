@@ -4,7 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import pytest
-from cases import IN_FULL, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC, Case
+from case_lists import IN_FULL, LARGEST, MANY, MANY_OF_AMPERE, MANY_OF_MOSAIC
+from cases import Case
 from cut_cases import IN_TABLES, SAMPLED, SAMPLED_OF_MOSAIC
 from machine_code import ARCHITECTURES, SMALL, compile_all, missing
 
