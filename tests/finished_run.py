@@ -1,4 +1,4 @@
-"""A run that is trained once for a module: `data = finished_run.data`, `finished` likewise."""
+"""A run that is trained once for a module, which takes `finished = finished_run.finished`."""
 
 from pathlib import Path
 
@@ -6,11 +6,6 @@ import pytest
 import tiny
 
 EVERY_STEP = {"checkpoint_every": 0.0}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 @pytest.fixture(scope="module")

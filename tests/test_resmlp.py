@@ -7,19 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_resmlp
 from reference_resmlp import Tree, resmlp_forward, resmlp_loss_gradients
+from tiny_resmlp import (
+    BATCH,
+    CLASSES,
+    DEPTH,
+    DIM,
+    EXPANSION,
+    LAYERS_IN_A_ROW,
+    ROUNDING,
+    tiny,
+)
 
 from sparsemlp import BlockMasking, ResMLP, flatten_masks, select_masks
 from sparsemlp.errors import InputError
 from sparsemlp.resmlp import patches
 from sparsemlp.rules import Backward
 
-BATCH, SIZE, PATCH, DIM, DEPTH, EXPANSION, CLASSES = 3, 8, 2, 8, 2, 2, 5
-TOKENS = (SIZE // PATCH) ** 2
-EPS = float(np.finfo(np.float32).eps)
-LAYERS_IN_A_ROW = 1 + 3 * DEPTH + 1
-# One rounding of the longest sum a layer, forward and backward, of errors of random sign.
-ROUNDING = 4 * EPS * math.sqrt(2 * LAYERS_IN_A_ROW * BATCH * TOKENS)
+images, params = tiny_resmlp.images, tiny_resmlp.params
 
 
 def plan_of(backward: Backward) -> dict[str, BlockMasking]:
@@ -30,37 +36,15 @@ def plan_of(backward: Backward) -> dict[str, BlockMasking]:
     }
 
 
-def tiny(**changes: Any) -> ResMLP:
-    return ResMLP(SIZE, PATCH, 3, DIM, DEPTH, EXPANSION, CLASSES, **changes)
-
-
 def run(model: ResMLP, variables: Tree, images: jax.Array, **options: Any) -> Any:
     """The logits of a model."""
     return model.apply(variables, images, **options)
 
 
 @pytest.fixture(scope="module")
-def images() -> jax.Array:
-    return jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, SIZE, SIZE, 3)), jnp.float32)
-
-
-@pytest.fixture(scope="module")
 def targets() -> np.ndarray:
     targets = np.random.default_rng(1).random((BATCH, CLASSES))
     return targets / targets.sum(axis=1, keepdims=True)
-
-
-@pytest.fixture(scope="module")
-def params(images) -> Tree:
-    """Parameters of which none is zero or one, so that each of them matters."""
-    shapes = jax.eval_shape(tiny().init, jax.random.key(0), images)["params"]
-    rng = np.random.default_rng(2)
-
-    def draw(shape: jax.ShapeDtypeStruct) -> jax.Array:
-        fan_in = shape.shape[0] if len(shape.shape) == 2 else 1
-        return jnp.asarray(rng.normal(size=shape.shape) / math.sqrt(fan_in), jnp.float32)
-
-    return jax.tree.map(draw, shapes)
 
 
 @pytest.fixture(scope="module")

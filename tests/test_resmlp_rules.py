@@ -1,13 +1,14 @@
 """ResMLP with rules for activations and gradients: what they change, and what they save."""
 
 import functools
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_resmlp
+from tiny_resmlp import DEPTH, ROUNDING, tiny
 
 from sparsemlp import (
     ActivationPooling,
@@ -18,37 +19,12 @@ from sparsemlp import (
     select_masks,
 )
 
-BATCH, SIZE, DEPTH = 3, 8, 2
-LAYERS_IN_A_ROW = 1 + 3 * DEPTH + 1
-# One rounding of the longest sum a layer, forward and backward, of errors of random sign.
-ROUNDING = 4 * float(np.finfo(np.float32).eps) * math.sqrt(2 * LAYERS_IN_A_ROW * BATCH * 16)
-
-
-def tiny(**changes: Any) -> ResMLP:
-    return ResMLP(SIZE, 2, 3, dim=8, depth=DEPTH, expansion=2, n_classes=5, **changes)
+images, params = tiny_resmlp.images, tiny_resmlp.params
 
 
 def run(model: ResMLP, params: Any, images: jax.Array) -> Any:
     """The logits of a training step."""
     return model.apply({"params": params}, images, train=True)
-
-
-@pytest.fixture(scope="module")
-def images() -> jax.Array:
-    return jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, SIZE, SIZE, 3)), jnp.float32)
-
-
-@pytest.fixture(scope="module")
-def params(images) -> Any:
-    """Parameters of which none is zero or one, so that each of them matters."""
-    shapes = jax.eval_shape(tiny().init, jax.random.key(0), images)["params"]
-    rng = np.random.default_rng(2)
-
-    def draw(shape: jax.ShapeDtypeStruct) -> jax.Array:
-        fan_in = shape.shape[0] if len(shape.shape) == 2 else 1
-        return jnp.asarray(rng.normal(size=shape.shape) / math.sqrt(fan_in), jnp.float32)
-
-    return jax.tree.map(draw, shapes)
 
 
 def gradients_of(model: ResMLP, params: Any, images: jax.Array) -> Any:

@@ -1,7 +1,7 @@
 """A model and a data set so small that a whole training run takes seconds.
 
-A module that trains takes `compilation_cache = tiny.compilation_cache`: what one of them compiled
-the others read from a folder of this test session.
+A module that trains takes `data = tiny.data`, the file of that data set, and `compilation_cache =
+tiny.compilation_cache`: what one compiled the others read from a folder of this test session.
 """
 
 import json
@@ -68,6 +68,12 @@ def write_npz(path: Path, **changes: Any) -> Path:
     }
     np.savez(path, **made)
     return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data set of `arrays` as a file."""
+    return write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 def settings(**changes: Any) -> Settings:

@@ -18,6 +18,7 @@ from sparsemlp.distributed.lifeline import DIED
 from sparsemlp.errors import InputError, WorkerError
 
 compilation_cache = tiny.compilation_cache
+data = tiny.data
 
 TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
 """As for several devices: roundings of 20 steps, which the loss sees in first order."""
@@ -109,11 +110,6 @@ def test_two_processes_give_the_losses_of_one_device_over_20_steps(engine, backw
         np.testing.assert_allclose(found["losses"], one["losses"], rtol=TOLERANCE)
         np.testing.assert_allclose(found["test_loss"], one["test_loss"], rtol=TOLERANCE)
         assert len(set(found["losses"])) == 20
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 def arguments(data: Path, out: Path, **changes: Any) -> list[str]:

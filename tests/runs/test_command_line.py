@@ -18,11 +18,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.runs import command_line
 
 compilation_cache = tiny.compilation_cache
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
+data = tiny.data
 
 
 @pytest.fixture

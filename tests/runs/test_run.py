@@ -26,7 +26,7 @@ from sparsemlp.train.train_state import initial_state, no_totals
 from sparsemlp.train.trainer import Trainer
 
 compilation_cache = tiny.compilation_cache
-data = finished_run.data
+data = tiny.data
 finished = finished_run.finished
 
 KEYS = {

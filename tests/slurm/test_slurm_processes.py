@@ -18,6 +18,7 @@ import tiny
 
 pytestmark = pytest.mark.slurm
 compilation_cache = tiny.compilation_cache
+data = tiny.data
 
 TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
 """As for several devices: roundings of 20 steps, which the loss sees in first order."""
@@ -32,11 +33,6 @@ def slurm() -> Iterator[dict[str, str]]:
         cluster.running(Path(folder)) as environment,
     ):
         yield environment
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 def submit(environment: dict[str, str], folder: Path, arguments: list[str]) -> str:

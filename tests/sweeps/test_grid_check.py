@@ -12,12 +12,9 @@ from sparsemlp.sweeps.grid_check import check_points
 from sparsemlp.sweeps.grid_file import parse_grid_file
 from sparsemlp.sweeps.marked_yaml import Problems
 
+data = tiny.data
+
 FILE = Path("grid.yaml")
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 TINY = "  dim: 8\n  depth: 1\n  expansion: 2\n"

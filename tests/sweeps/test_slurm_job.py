@@ -18,6 +18,7 @@ from sparsemlp.sweeps.slurm_job import SweepJob, is_running, preemption_signal
 from sparsemlp.sweeps.sweep_folder import Sweep, SweepFolder, SweepRun
 
 compilation_cache = tiny.compilation_cache
+data = tiny.data
 OPTIONS: dict[str, Any] = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 
 
@@ -38,11 +39,6 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from sparsemlp.sweeps.sweep import tell_plan, train_sweep
 from sparsemlp.sweeps.sweep_folder import SweepFolder
 
 compilation_cache = tiny.compilation_cache
+data = tiny.data
 FIXED = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 NAMES = ["2x4-0.5-masked-seed0", "2x4-0.5-masked-seed1"]
 
@@ -26,11 +27,6 @@ def no_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sparsemlp.runs.recorder.draw", lambda *_: None)
         yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 def sweep(

@@ -11,6 +11,7 @@ import pytest
 import tiny
 
 compilation_cache = tiny.compilation_cache
+data = tiny.data
 
 EVERYTHING: dict[str, Any] = {
     "epochs": 5,
@@ -27,11 +28,6 @@ EVERYTHING: dict[str, Any] = {
     "lr": 0.03,
 }
 ADAPTIVE: dict[str, Any] = {"epochs": 4, "ratio_schedule": "adaptive", "hold_out": 0.25}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 
 GLOBAL: dict[str, Any] = {"epochs": 4, "budget": "global", "lr": 0.03}
