@@ -101,7 +101,8 @@ class Costs:
     """Measure traffic, cache hits and energy of a step of every cell too, where counters are. Each
     cell is kept in measured.jsonl; the same command goes on after a stop."""
     engine: str = "auto"
-    """Who computes the masked layers that are measured: auto, or the name of an engine."""
+    """Who computes the masked layers that are measured: auto, or the name of an engine. On a GPU
+    without a table of measurements auto is XLA, which skips no block."""
 
 
 def count_costs(options: Costs) -> None:

@@ -15,11 +15,14 @@ from cost_tables.counters import (
     why_no_energy,
     why_no_traffic,
 )
+from cost_tables.model_shapes import masked_kinds
 from cost_tables.one_step import OneStep, steps
+from pallas_kernels import SparseLayer
 from sparsemlp import InputError
 from sparsemlp.blocks import Block, format_block
 from sparsemlp.configuration.config import Config
 from sparsemlp.cost_models.costs import Run, Shapes
+from sparsemlp.engines import choose_engine
 from sparsemlp.options import flag
 from sparsemlp.runs.environment import describe_environment
 from sparsemlp.runs.history import History
@@ -58,7 +61,7 @@ def measured_tables(
       requests to the second-level cache), `measured_energy` (joules of the run).
 
     Raises:
-      InputError: a counter that had worked failed, or a block does not fit.
+      InputError: a counter that had worked failed, or the engine cannot compute a block.
     """
     # What is counted runs in a process of its own, beside this one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -66,6 +69,8 @@ def measured_tables(
     at_hand = [what for what, reason in reasons.items() if reason is None]
     for what in set(reasons) - set(at_hand):
         say(f"no measured {what}: {reasons[what]}")
+    if at_hand:
+        _check_engine(engine, blocks, masked_kinds(mask_layers), shapes, run.batch_size)
     cells = _Cells(history)
     tables: dict[str, Rows] = {}
     for block in blocks:
@@ -87,6 +92,23 @@ def measured_tables(
         for name, row in found.items():
             tables.setdefault(name, []).append(row)
             yield name, tables[name]
+
+
+def _check_engine(
+    engine: str, blocks: Sequence[Block], kinds: Sequence[str], shapes: Shapes, n_rows: int
+) -> None:
+    refused: dict[str, str] = {}
+    for block in blocks:
+        for kind in kinds:
+            axis = -2 if kind == "XPatch" else -1
+            layer = SparseLayer(shapes.kernel(kind), block, 1, axis, "float32")
+            try:
+                choose_engine(engine, layer, "product", n_rows)
+            except InputError as error:
+                refused.setdefault(format_block(block), str(error))
+    if refused:
+        listed = "\n  ".join(f"{block}: {reason}" for block, reason in refused.items())
+        raise InputError(f"choose other --blocks or another --engine to measure:\n  {listed}")
 
 
 class _Cells:

@@ -11,6 +11,7 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
+from gpu.products import latest
 from gpu.report import check_measured
 from sparsemlp import InputError
 from sparsemlp.figures import check_picture, save_as
@@ -38,7 +39,7 @@ def draw_roofline(
     """
     device = check_measured(folder)
     check_picture(out)
-    save_as(roofline(device, History(folder / "products.jsonl").read(), dtype), out)
+    save_as(roofline(device, latest(History(folder / "products.jsonl").read()), dtype), out)
 
 
 def roofline(device: Record, records: list[Record], dtype: str) -> Figure:

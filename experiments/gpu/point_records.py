@@ -19,7 +19,7 @@ from tuning.watch import (
 from gpu.budget import Budget
 from gpu.points import Point
 from gpu.products import measure_point
-from gpu.verdicts import verdict_against
+from gpu.verdicts import NOT_COMPARED, verdict_against
 from pallas_kernels import Engine
 from sparsemlp.files import Record
 from sparsemlp.runs.history import History
@@ -63,7 +63,7 @@ def measure_points(
       WorkLostError: the device does not answer any more.
     """
     history, broken = History(folder / "products.jsonl"), History(folder / "broken.jsonl")
-    done = {record["key"] for record in history.read()}
+    found = {record["key"]: record for record in history.read()}
     at_work = AtWork(folder / "points.at_work")
 
     def break_down(key: str, name: str, reason: str) -> None:
@@ -74,7 +74,7 @@ def measure_points(
         break_down(*left, ENDED)
     memory = jax.devices()[0].memory_stats() or {}
     for point in points:
-        if str(point) in done:
+        if _is_done(found.get(str(point)), point, engines, verdicts):
             continue
         if not budget.allows("point", until):
             return
@@ -105,6 +105,17 @@ def measure_points(
         history.append(record | {"measured": not is_trial})
         budget.note("point", time.monotonic() - began)
         jax.clear_caches()
+
+
+def _is_done(
+    record: Record | None, point: Point, engines: dict[str, Engine], verdicts: Sequence[Record]
+) -> bool:
+    """Whether a point has a record that left no engine out that was compared since."""
+    if record is None:
+        return False
+    late = [name for name in engines if NOT_COMPARED in record["failed"].get(name, "")]
+    asked = (point.block, point.dtype, PRODUCTS)
+    return all(verdict_against(verdicts, name, *asked) for name in late)
 
 
 def left_out(

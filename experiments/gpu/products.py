@@ -1,6 +1,6 @@
 """The products of one layer on a GPU: dense by XLA, masked by XLA, and by each engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -88,6 +88,8 @@ def measure_point(
             functions[name] = (_engine(engine, layer, phase), operands)
         if phase == "forward" and point.ratio:
             functions["metadata"] = (_metadata(point), operands)
+        if phase == "forward":
+            functions["loop"] = (_next_to_nothing, operands)
         loops = compile_loops(functions, n_times)
         warm_seconds = 0.0 if is_tiny else WARM_SECONDS
         timed, failed = time_loops(loops, n_times, rounds, warm_seconds, guard)
@@ -98,6 +100,11 @@ def measure_point(
     return record
 
 
+def latest(records: Sequence[Record]) -> list[Record]:
+    """The last record of each point, in the order of the first ones."""
+    return list({record["key"]: record for record in records}.values())
+
+
 def point_of(record: Record) -> Point:
     """The point that `plain` wrote."""
     block, shape = ((first, second) for first, second in (record["block"], record["shape"]))
@@ -105,14 +112,14 @@ def point_of(record: Record) -> Point:
 
 
 def numbers_of(point: Point, phase: Phase, name: str, found: Timed, ceilings: Ceilings) -> Record:
-    """Time and what it means; of the metadata the time alone.
+    """Time and what it means; of the metadata and of the loop the time alone.
 
     Rates count what a contender has to do: the arithmetic and the bytes of kept weights for an
     engine, of all weights for XLA. The roofline is that of the same work.
     """
     record: Record = {"microseconds": 1e6 * found.median}
     record["quartiles"] = [1e6 * found.low, 1e6 * found.high]
-    if name == "metadata":
+    if name in ("metadata", "loop"):
         return record
     is_dense = name in ("dense", "masked by XLA")
     roof = roofline_seconds(
@@ -157,6 +164,11 @@ def _engine(engine: Engine, layer: Any, phase: Phase) -> Callable[..., Any]:
                 return y, dx, *engine.parameter_gradients(x, dy, kept, layer)
 
     return run
+
+
+def _next_to_nothing(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
+    """One small kernel: what is left is what the loop around all contenders costs."""
+    return b + 1
 
 
 def _metadata(point: Point) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 from tuning.device_timing import Ceilings, Timed
 
-from gpu.products import numbers_of, point_of
+from gpu.products import latest, numbers_of, point_of
 from gpu.summary import summary_rows
 from sparsemlp import InputError
 from sparsemlp.blocks import format_block
@@ -131,12 +131,17 @@ def _correctness(folder: Path, is_measured: bool) -> Iterator[str]:
 
 def _products(folder: Path, is_measured: bool, ceilings: Ceilings) -> Iterator[str]:
     """A row a point, phase and contender: time, speed, and how far from the roofline."""
-    records = History(folder / "products.jsonl").read()
+    records = latest(History(folder / "products.jsonl").read())
     if not records:
         return
     peers = {record["key"]: record for record in History(folder / "peers.jsonl").read()}
     yield from (_title("Products", is_measured), "")
-    yield "Engines are given the lists of kept blocks, which a step makes once: `metadata`."
+    yield (
+        "Engines are given the lists of kept blocks, which a step makes once: `metadata`. In each "
+        "time is a kernel that counts the repetitions of XLA's loop, which PyTorch's graphs have "
+        "not: `loop` is one that only adds 1 to the bias. The roofline is that of global memory; "
+        "what fits the second-level cache may be above 100%."
+    )
     yield ""
     yield from _head(
         "layer, block, ratio, rows, dtype, phase, by, µs, dense / this, TFLOP/s, GB/s, roofline"

@@ -4,7 +4,8 @@
 
 A step selects the masks, computes loss and gradients, and updates with AdamW. The images are noise
 that stays on the device; augmentation is left out. The allocator's peak is that of a process, so
-each contender has one of its own. A batch that would not fit is halved until it does.
+each contender has one of its own. A batch with which the dense model would not fit is halved until
+it does, for all contenders alike.
 """
 
 import dataclasses
@@ -131,7 +132,10 @@ def measure_step(options: Options) -> tuple[Record, Callable[[], Record] | None]
     engine = "reference" if is_dense else options.contender
     model = make(plan=plan, engine=engine, dtype=jnp.dtype(options.dtype))
     memory = jax.devices()[0].memory_stats() or {}
-    batch, estimated = fitting_batch(model, batch, memory.get("bytes_limit"))
+    # The dense model keeps the most: all contenders get its batch, or they could not be compared.
+    whole = make(engine="reference", dtype=jnp.dtype(options.dtype))
+    batch = fitting_batch(whole, batch, memory.get("bytes_limit"))
+    estimated = needed_bytes(model, batch)
     images = jax.random.normal(jax.random.key(0), (batch, *_image_shape(model)))
     params = jax.jit(model.init)(jax.random.key(1), images[:1])["params"]
     optimizer = optax.adamw(1e-3)
@@ -187,20 +191,22 @@ def measure_step(options: Options) -> tuple[Record, Callable[[], Record] | None]
     return record, None if is_dense else lambda: _selection(model, kept, options)
 
 
-def fitting_batch(model: ResMLP, batch: int, limit: int | None) -> tuple[int, int]:
-    """The largest batch of so many images, halved as often as memory asks, and its bytes.
+def fitting_batch(model: ResMLP, batch: int, limit: int | None) -> int:
+    """The largest batch of so many images, halved as often as the bytes of the device ask.
 
-    Counted are what the forward pass keeps for the backward pass, and parameters, gradients and
-    AdamW's two moments; a quarter of the device is left for everything else.
+    A quarter of them is left for what `needed_bytes` does not count.
     """
-    while True:
-        images = jax.ShapeDtypeStruct((batch, *_image_shape(model)), jnp.float32)
-        params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-        n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
-        needed = saved_bytes(_loss(model), params, images) + 5 * 4 * n_params
-        if limit is None or needed <= 0.75 * limit or batch == 1:
-            return batch, needed
+    while limit is not None and batch > 1 and needed_bytes(model, batch) > 0.75 * limit:
         batch //= 2
+    return batch
+
+
+def needed_bytes(model: ResMLP, batch: int) -> int:
+    """What the forward pass keeps for the backward pass, parameters, gradients, AdamW's moments."""
+    images = jax.ShapeDtypeStruct((batch, *_image_shape(model)), jnp.float32)
+    params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return saved_bytes(_loss(model), params, images) + 5 * 4 * n_params
 
 
 def _selection(model: ResMLP, params: Any, options: Options) -> Record:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpu.points import N_FIRST
-from gpu.products import point_of
+from gpu.products import latest, point_of
 from pallas_kernels import ENGINES
 from sparsemlp.blocks import format_block
 from sparsemlp.files import Record
@@ -19,7 +19,7 @@ def summary_rows(folder: Path) -> list[tuple[object, ...]]:
       products its forward and backward are, and as PyTorch's BSR its Y and dX (BSR has no dW); its
       share of the roofline.
     """
-    records = History(folder / "products.jsonl").read()
+    records = latest(History(folder / "products.jsonl").read())
     peers = {record["key"]: record["phases"] for record in History(folder / "peers.jsonl").read()}
     rows = (_row(record, peers.get(record["key"], {})) for record in records[:N_FIRST])
     return [row for row in rows if row is not None]

@@ -15,6 +15,8 @@ from sparsemlp.blocks import Block, format_block
 from sparsemlp.files import Record
 from sparsemlp.runs.history import History
 
+NOT_COMPARED = "not compared"
+"""In the reason of a comparison that the next call makes."""
 _MOST_PROCESSES = 8
 """How many may be ended by a kernel before the rest is left to the next call."""
 
@@ -98,7 +100,7 @@ def _compare(
             history.append(record(interrupted[1], f"ended the process while it ran: {failed}"))
         if is_late or missing() == before:
             break
-    return [record(key, f"not compared: {failed}") for key in missing()]
+    return [record(key, f"{NOT_COMPARED}: {failed}") for key in missing()]
 
 
 def _quick(compiled: Path) -> dict[str, str]:

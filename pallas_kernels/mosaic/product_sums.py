@@ -109,8 +109,9 @@ class Summing(Program):
             weights = warpgroup.turned(weights) if self.turned else weights
             warpgroup.start_product(total, panel_block(block), weights)
             # Products end in their order, so all but this one have: the buffer of the one before
-            # is read no more, and all warps had seen it filled. This one's own is given back one
-            # step later.
+            # is read no more, and all warps had seen it filled: a product is one of the whole
+            # warpgroup, though at a cluster's barrier its first warp arrives for all. This one's
+            # own is given back one step later.
             warpgroup.finish_products(1)
             pl.when(entry > first)(lambda: free_before(step))
             return step + 1

@@ -34,7 +34,7 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted, tmp_path):
     run = Run(batch_size=4, steps_per_epoch=512, epochs=2)
     history = History(tmp_path / "measured.jsonl")
     given = TINY, run, [(2, 2), (4, 1)], (0.5, 0.75, 0.9), "XChannel", said.append, history
-    tables = measured_costs.measured_tables(*given, "triton")
+    tables = measured_costs.measured_tables(*given, "reference")
     assert next(tables) == ("measured_traffic", [[1.0] * 3])
     assert dict(tables) == {
         "measured_traffic": [[1.0] * 3] * 2,
@@ -44,13 +44,13 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted, tmp_path):
     assert len(counted) == 6
     assert {"--block=4x1", "--ratio=0.9", "--mask-layers=XChannel"} <= set(counted[-1])
     assert {"--batch-size=4", "--size=8", "--dim=8", "--n-classes=10"} <= set(counted[-1])
-    assert {"--devices=1", "--engine=triton"} <= set(counted[-1])
+    assert {"--devices=1", "--engine=reference"} <= set(counted[-1])
 
 
 def test_a_cell_that_was_measured_is_not_measured_again(counted, tmp_path):
     run = Run(batch_size=4, steps_per_epoch=512, epochs=2)
 
-    def table(*ratios: float, engine: str = "triton") -> object:
+    def table(*ratios: float, engine: str = "reference") -> object:
         history = History(tmp_path / "measured.jsonl")
         given = TINY, run, [(2, 2)], ratios, "XChannel", lambda _: None, history
         return dict(measured_costs.measured_tables(*given, engine))
@@ -60,7 +60,7 @@ def test_a_cell_that_was_measured_is_not_measured_again(counted, tmp_path):
     assert len(counted) == 1
     assert table(0.5, 0.75) == {"measured_traffic": [[1.0] * 2], "measured_cache_hits": [[0.5] * 2]}
     assert len(counted) == 2
-    table(0.5, engine="mosaic")
+    table(0.5, engine="auto")
     assert len(counted) == 3
 
 
@@ -77,6 +77,23 @@ def test_a_counter_that_is_refused_is_left_out_and_the_other_counts(counted, mon
     assert dict(measured_costs.measured_tables(*given)) == {"measured_energy": [[2.5] * 2]}
     why = "no measured traffic and cache hits: ncu ended with 1: ERR_NVGPUCTRPERM"
     assert said.count(why) == 1
+
+
+def test_blocks_that_the_engine_refuses_are_told_before_anything_is_measured(
+    counted, interpreted, tmp_path
+):
+    history = History(tmp_path / "measured.jsonl")
+    shapes = Shapes(image_size=32, patch_size=4, dim=64, depth=1, expansion=4)
+    run, blocks = Run(batch_size=4), [(1, 1), (32, 32), (64, 1)]
+    given = shapes, run, blocks, (0.5,), "XPatch,XChannel", lambda _: None, history
+    with pytest.raises(InputError, match="another --engine") as caught:
+        next(measured_costs.measured_tables(*given, "triton"))
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == ["1x1", "64x1"]
+    assert all("sides of blocks have to be of 16" in line for line in lines)
+    assert not counted
+    tables = measured_costs.measured_tables(shapes, run, [(32, 32)], *given[3:], "triton")
+    assert "measured_traffic" in dict(tables)
 
 
 def test_energy_is_that_of_real_steps(monkeypatch, tmp_path):

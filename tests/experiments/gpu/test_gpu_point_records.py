@@ -9,6 +9,7 @@ from gpu import point_records as gpu_point_records
 from gpu.budget import Budget
 from gpu.point_records import left_out, measure_points
 from gpu.points import Point
+from gpu.products import latest
 from tuning.device_timing import Ceilings
 from tuning.watch import AtWork, WorkLostError
 
@@ -69,6 +70,29 @@ def test_who_is_wrong_is_left_out_of_layers_of_that_kind():
     assert out == {"bad": "wrong on this device: bad product: is off"}
     fused = [verdicts[0] | {"kernel": "mlp"}]
     assert left_out([], POINTS[0], ENGINES, fused) == {}
+
+
+def test_a_point_is_measured_again_once_who_was_left_out_has_been_compared(tmp_path, monkeypatch):
+    timed = []
+
+    def measure_point(point: Point, engines: Any, *_: Any, **__: Any) -> Any:
+        timed.append(list(engines))
+        return {"key": str(point), "phases": {}, "failed": {}}
+
+    def measure(wrong: str) -> list[Any]:
+        about = {"engine": "bad", "kernel": "product", "block": "32x32", "dtype": "float32"}
+        verdicts = [{"key": "bad product", **about, "wrong": wrong}]
+        rest = Ceilings(1e12, {}), Budget(1.0), SimpleNamespace(update=lambda _: None)
+        measure_points(tmp_path, POINTS[:1], ENGINES, verdicts, *rest, rounds=1, is_trial=True)
+        return latest(History(tmp_path / "products.jsonl").read())
+
+    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    (record,) = measure("not compared: no time was left")
+    assert "no time was left" in record["failed"]["bad"]
+    for wrong in ("not compared: it took longer", "", "is off"):
+        (record,) = measure(wrong)
+    assert timed == [["good"], ["good", "bad"]]
+    assert record["failed"] == {}
 
 
 def test_what_was_at_work_when_two_processes_died_is_left_out(tmp_path, monkeypatch):

@@ -10,12 +10,30 @@ from gpu import steps as gpu_steps
 
 def test_a_batch_is_halved_until_it_fits():
     model = gpu_steps.MODELS["tiny"].make()
-    batch, needed = gpu_steps.fitting_batch(model, 8, None)
-    assert batch == 8
-    halved, less = gpu_steps.fitting_batch(model, 8, int(needed / 0.75) - 8)
-    assert halved == 4
-    assert less < needed
-    assert gpu_steps.fitting_batch(model, 8, 1)[0] == 1
+    needed = gpu_steps.needed_bytes(model, 8)
+    assert gpu_steps.needed_bytes(model, 4) < needed
+    assert gpu_steps.fitting_batch(model, 8, None) == 8
+    assert gpu_steps.fitting_batch(model, 8, int(needed / 0.75) + 8) == 8
+    assert gpu_steps.fitting_batch(model, 8, int(needed / 0.75) - 8) == 4
+    assert gpu_steps.fitting_batch(model, 8, 1) == 1
+
+
+def test_all_contenders_have_the_batch_that_fits_the_dense_model(monkeypatch, tmp_path: Path):
+    plans = []
+
+    def fitting_batch(model, batch, _):
+        plans.append(dict(model.plan))
+        return batch // 2
+
+    monkeypatch.setattr(gpu_steps, "fitting_batch", fitting_batch)
+    out = tmp_path / "x.json"
+    words = ["--model=tiny", "--contender=reference", "--dtype=float32", "--rounds=1", "--smoke"]
+    monkeypatch.setattr(sys, "argv", ["steps.py", *words, f"--out={out}"])
+    assert gpu_steps.main() == 0
+    step = json.loads(out.read_text())
+    assert plans == [{}]
+    assert step["batch"] == gpu_steps.MODELS["tiny"].batch // 2
+    assert step["ratio"] == gpu_steps.RATIO
 
 
 def test_the_published_models_are_masked_where_the_block_divides_them():
