@@ -242,7 +242,8 @@ def _cases(options: Options) -> list[Case]:
             cases.append(Case(kernel_shape, -2 if found[1] else -1, rows, options.channels))
     reason = Cpu().reason_against(cases[0].layer((1, 1), 1), jax.default_backend())
     if reason is not None:
-        raise InputError(f"there are no native kernels to measure: {reason}")
+        way_out = "" if jax.default_backend() == "cpu" else ": set JAX_PLATFORMS=cpu"
+        raise InputError(f"there are no native kernels to measure: {reason}{way_out}")
     return cases
 
 

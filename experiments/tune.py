@@ -92,11 +92,25 @@ class Options:
     """The table."""
 
 
+TINY = Options(
+    shape=("64x128", "128x64"),
+    block=("32x32",),
+    ratio=(0.5,),
+    rows=(64,),
+    rounds=1,
+    candidates=2,
+    interpret=True,
+)
+"""What is interpreted by default: the published models' layers would take hours."""
+
+
 def main() -> int:
     """Tunes what the command line names, one problem after the other."""
+    default = TINY if "--interpret" in sys.argv else Options()
     with ended_by_sigterm():
         return exit_code(
-            lambda: tune(cli(Options, description=__doc__)), stopped="the same command goes on"
+            lambda: tune(cli(Options, default=default, description=__doc__)),
+            stopped="the same command goes on",
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import jax
+
 from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.tuning import Problem, forced
 from sparsemlp.files import Record
@@ -47,8 +49,13 @@ def measure(
     """
     if "dense" in broken:
         return _without_time(problem, [{"configuration": {}, "reason": broken["dense"]}])
-    work = work_of(problem.kernel, layer, problem.n_rows)
-    wanted = expected(work)
+    try:
+        work = work_of(problem.kernel, layer, problem.n_rows)
+        wanted = expected(work)
+    except jax.errors.JaxRuntimeError as error:
+        # As a rule its operands need more memory than there is.
+        require_device("dense", error)
+        return _without_time(problem, [{"configuration": {}, "reason": reason_of(error)}])
     configurations = chosen(engine.configurations(problem), n_candidates)
     rejected: list[Record] = []
     right: dict[str, Any] = {}

@@ -157,7 +157,8 @@ class Mosaic(Engine):
         """The gradients of x and of both layers; the hidden units are computed again from x.
 
         On Hopper one kernel gives them and their gradient, where that costs less on paper or was
-        measured to; else there are two products, and XLA computes GELU.
+        measured to; else there are two products, and XLA computes GELU. Then the hidden units are
+        rounded to their dtype before GELU too, which the forward pass spares them.
         """
         shape, width = x.shape, dy.shape[-1]
         x, dy = x.reshape(-1, shape[-1]), dy.reshape(-1, width)

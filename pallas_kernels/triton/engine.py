@@ -200,7 +200,8 @@ class Triton(Engine):
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """The gradients of x and of both layers; the hidden units are computed again from x.
 
-        Two kernels, which keep them in registers, or one product after the other, as `mlp`.
+        Two kernels, which keep them in registers, or one product after the other, as `mlp`: then
+        they are rounded to their dtype before GELU too, which the forward pass spares them.
         """
         if not x.size:
             zeros = (Weights(*jax.tree.map(jnp.zeros_like, each[:2])) for each in weights)

@@ -124,6 +124,15 @@ def test_what_was_interpreted_is_marked_and_cannot_be_used(monkeypatch, measured
     assert [entry.problem for entry in read_table(out)] == measured
 
 
+def test_the_layers_that_are_interpreted_by_default_are_tiny(monkeypatch, measured, tmp_path: Path):
+    assert (
+        run(monkeypatch, "--interpret", f"--out={tmp_path / 'table.json'}", "--engine=triton") == 0
+    )
+    assert {problem.n_rows for problem in measured} == {64}
+    assert {problem.kernel_shape for problem in measured} == {(64, 128), (128, 64)}
+    assert {problem.kernel for problem in measured} == {*tune.PRODUCTS, *tune.PAIRS}
+
+
 def test_no_time_is_no_problem(monkeypatch, measured, tmp_path: Path, capsys):
     out = tmp_path / "table.json"
     assert run(monkeypatch, "--interpret", f"--out={out}", *TINY, "--minutes=0") == 0

@@ -132,6 +132,16 @@ def test_an_engine_without_choices_is_timed_as_it_is() -> None:
     assert entry["rejected"] == []
 
 
+def test_operands_that_do_not_fit_memory_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(candidates, "work_of", too_large)
+    entry = tune(Cuts())
+    assert entry["microseconds"] is None
+    assert "RESOURCE_EXHAUSTED" in entry["rejected"][0]["reason"]
+
+
 def test_a_dataclass_becomes_json() -> None:
     assert plain(None) == {}
     assert plain(problem_of(Cuts(), "product", LAYER, 40))["block"] == [32, 32]
