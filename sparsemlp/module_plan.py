@@ -1,12 +1,15 @@
-"""The plan that a Flax module is given."""
+"""The plan and the masks that a Flax module is given."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
-from flax.core import FrozenDict
+import jax
+from flax import traverse_util
+from flax.core import FrozenDict, unfreeze
 
 from sparsemlp.errors import InputError
+from sparsemlp.masks import Mask
 from sparsemlp.plan import Plan, check_plan
 
 
@@ -24,14 +27,31 @@ def frozen_plan(plan: Any) -> FrozenDict[str, Any]:
     return FrozenDict(plan or {})
 
 
-def check_own_plan(model: nn.Module, plan: Plan) -> None:
-    """Checks the plan of a whole model while its parameters are made, to be called at the end.
+def check_own(model: nn.Module, plan: Plan) -> None:
+    """Checks what a whole model was given: its plan while parameters are made, else its masks.
 
-    Of a model inside another nothing is said: the plan may be meant for all of that one.
+    To be called at the end. Of a model inside another nothing is said: the plan may be meant for
+    all of that one.
 
     Raises:
-      InputError: as `check_plan`.
+      InputError: as `check_plan`; or a mask is of no parameter, and would be passed over.
     """
-    is_whole = not model.path and not isinstance(model.parent, nn.Module)
-    if plan and is_whole and model.is_initializing():
-        check_plan(model.variables["params"], plan)
+    if model.path or isinstance(model.parent, nn.Module):
+        return
+    if model.is_initializing():
+        if plan:
+            check_plan(model.variables["params"], plan)
+        return
+    params, masks = (_plain(model.variables.get(name, {})) for name in ("params", "masks"))
+    known = traverse_util.flatten_dict(params)
+    for entries, _ in jax.tree.leaves_with_path(masks, is_leaf=lambda m: isinstance(m, Mask)):
+        if tuple(getattr(entry, "key", None) for entry in entries) not in known:
+            raise InputError(
+                f"the collection masks has {jax.tree_util.keystr(entries)}, and the model no such "
+                "parameter: give it as select_masks returns it for the model's parameters, "
+                "{'params': params, 'masks': masks}"
+            )
+
+
+def _plain(collection: Any) -> dict[str, Any]:
+    return unfreeze(collection)

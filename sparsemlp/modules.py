@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from sparsemlp.errors import InputError
 from sparsemlp.layer import Linear
 from sparsemlp.linear import check_axis
+from sparsemlp.masks import check_mask
 from sparsemlp.module_plan import frozen_plan
 from sparsemlp.plan import Plan, layer_rules
 from sparsemlp.spread import scaled, spread
@@ -82,6 +83,7 @@ class SparseDense(nn.Module):
         )
         dtype = canonicalize_dtype(jnp.zeros((), dtype), kernel, bias, dtype=self.dtype)
         mask = self.get_variable("masks", "kernel")
+        check_mask(mask)
         rules = layer_rules(self.plan, (*self.path, "kernel"))
         return Linear(
             kernel.astype(dtype),

@@ -19,7 +19,7 @@ from sparsemlp.activations import keep_only_compact
 from sparsemlp.errors import InputError, check_sizes
 from sparsemlp.mixing import mix_tokens
 from sparsemlp.mlp import sparse_mlp
-from sparsemlp.module_plan import check_own_plan, frozen_plan
+from sparsemlp.module_plan import check_own, frozen_plan
 from sparsemlp.modules import Affine, LayerScale, SparseDense, StochasticDepth
 from sparsemlp.plan import Plan
 from sparsemlp.varying import refuse_explicit_axes
@@ -194,7 +194,7 @@ class ResMLP(nn.Module):
         x = Affine(self.dtype, name="norm")(x)
         x = jnp.mean(x, axis=-2)
         logits = linear(self.n_classes, kernel_init=_LINEAR_INIT, name="head")(x)
-        check_own_plan(self, self.plan)
+        check_own(self, self.plan)
         (logits,) = promote_dtype(logits, dtype=jnp.float32)
         return logits
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from sparsemlp.activations import keep_only_compact
 from sparsemlp.errors import InputError, check_sizes
 from sparsemlp.image_modules import BatchNormScales, SparseConv
-from sparsemlp.module_plan import check_own_plan, frozen_plan
+from sparsemlp.module_plan import check_own, frozen_plan
 from sparsemlp.modules import SparseDense
 from sparsemlp.plan import Plan, all_rules
 from sparsemlp.rules import ActivationPooling, ActivationPruning
@@ -117,7 +117,7 @@ class ResNet9(nn.Module):
             name="head",
         )
         (logits,) = promote_dtype(head(features), dtype=jnp.float32)
-        check_own_plan(self, self.plan)
+        check_own(self, self.plan)
         return logits * _LOGIT_SCALE
 
     def _layer(

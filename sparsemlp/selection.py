@@ -123,10 +123,15 @@ def select_grid(
       The mask of the kernel, with k kept blocks.
 
     Raises:
-      InputError: as `select_blocks`.
+      InputError: as `select_blocks`, or k is no integer.
     """
     check_score(score)
     kernel = _checked(kernel, name)
+    if jnp.shape(k) or not jnp.issubdtype(jnp.result_type(k), jnp.integer):
+        raise InputError(
+            f"k of {name} is {jnp.result_type(k)} {jnp.shape(k)}: give one integer, as "
+            "n_kept_blocks does"
+        )
     scores = block_scores(kernel, block, score, name)
     _, ids = jax.lax.top_k(_ranks(scores.reshape(-1)), scores.size)
     chosen = jnp.arange(scores.size, dtype=jnp.int32) < k

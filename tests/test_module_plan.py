@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
+from flax.core import freeze
 
 from sparsemlp import (
     ActivationPruning,
@@ -15,9 +16,12 @@ from sparsemlp import (
     ResNet9,
     SparseConv,
     SparseDense,
+    flatten_masks,
+    select_masks,
 )
 
 SMALL: dict[str, Any] = {"image_size": 8, "dim": 8, "depth": 1, "n_classes": 2}
+SMALL_RESNET: dict[str, Any] = {"image_size": 12, "width": 4, "n_classes": 2}
 IMAGES = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
 PRUNING = ActivationPruning((2, 2), 0.5)
 
@@ -53,6 +57,37 @@ def test_no_plan_is_the_empty_plan(unchecked, module):
     absent: Any = None
     assert module(plan=absent).plan == {}
     assert SparseDense(2, plan=absent).plan == SparseConv(2, (1, 1), plan=absent).plan == {}
+
+
+@pytest.mark.parametrize("module", [ResMLP, ResNet9])
+def test_masks_that_the_model_would_pass_over_are_refused(module):
+    small = SMALL if module is ResMLP else SMALL_RESNET
+    size = small["image_size"]
+    plan = {"*/XPatch/kernel" if module is ResMLP else "conv_2/kernel": MASKING}
+    model, images = module(**small, plan=plan), jnp.ones((1, size, size, 3))
+    variables = model.init(jax.random.key(0), images)
+    masks = select_masks(variables["params"], plan)
+
+    def apply(masks: Any) -> None:
+        jax.eval_shape(lambda v, m: model.apply({**v, "masks": m}, images), variables, masks)
+
+    for right in (masks, freeze(masks), {}):
+        apply(right)
+    flat = flatten_masks(masks)
+    (path,) = flat
+    for wrong in (flat, {"params": masks}, {"block_9": masks}):
+        with pytest.raises(InputError, match="as select_masks returns it"):
+            apply(wrong)
+    with pytest.raises(InputError, match=rf"has \['{path}'\], and the model no such"):
+        apply(flat)
+
+
+def test_a_dense_mask_is_refused_by_a_model_as_by_a_layer(unchecked):
+    model, images = ResMLP(**SMALL), jnp.ones((1, 8, 8, 3))
+    params = model.init(jax.random.key(0), images)["params"]
+    masks = {"block_0": {"XPatch": {"kernel": jnp.ones((4, 4), bool)}}}
+    with pytest.raises(InputError, match="is not understood: pass a BlockMask"):
+        model.apply({"params": params, "masks": masks}, images)
 
 
 MASKING = BlockMasking((4, 4), 0.5)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from sparsemlp.errors import InputError
@@ -56,6 +57,12 @@ def test_what_is_no_kernel_is_refused(unchecked, shape):
         select_blocks(jnp.ones(shape), (2, 2), 0.5)
     with pytest.raises(InputError, match="is neither"):
         select_grid(jnp.ones(shape), (2, 2), 2)
+
+
+@pytest.mark.parametrize("k", [1.5, True, np.arange(4)], ids=str)
+def test_k_that_is_no_integer_is_refused(unchecked, k):
+    with pytest.raises(InputError, match="give one integer"):
+        select_grid(jnp.ones((4, 4)), (2, 2), k)
 
 
 def test_a_kernel_sharded_over_explicit_axes_is_refused():
