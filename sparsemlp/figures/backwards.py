@@ -28,6 +28,8 @@ from sparsemlp.studies.study import Study
 
 _ROW_CHARACTERS = 30
 """Of a line of a row's name, beside a panel."""
+_MOST_ROW_LINES = 100
+"""Of all names of rows together: two pages."""
 
 _DENSE_DASHES = (DENSE_MODEL.dash, *(dash for dash in DASHES if dash != DENSE_MODEL.dash))
 
@@ -53,8 +55,14 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
             f"no finished run at ratio {chosen.ratio:g}, nor {chosen.block} at {several}"
         )
     rows = _rows(of_ratio)
-    dense = named_dense_runs(study, [group.first for group in groups])
     n_lines = sum(1 + row.count("\n") for row in rows)
+    if n_lines > _MOST_ROW_LINES:
+        if not over_ratios:
+            raise NothingToDrawError(
+                f"{len(rows)} settings at ratio {chosen.ratio:g} are more rows than a page holds"
+            )
+        of_ratio, rows, n_lines = [], {}, 0
+    dense = named_dense_runs(study, [group.first for group in groups])
     high = max(2.4 if over_ratios else 1.6, 1.1 + 0.21 * n_lines)
     panels = int(over_ratios) + bool(of_ratio)
     figure = Figure(figsize=(WIDTH if panels == 2 else 0.75 * WIDTH, high + 0.5))

@@ -58,6 +58,11 @@ def curves(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     named = list(zip(_names_in_block(runs), groups, strict=True))
     named += named_dense_runs(study, runs).items()
     groups = [group for _, group in named]
+    if len(groups) > MOST_LINES:
+        raise NothingToDrawError(
+            f"{len(groups)} settings of {chosen.block} at {chosen.ratio:g} are more lines than the "
+            f"{MOST_LINES} that can be told apart"
+        )
     names = [f"{name}{_behind(group)}: {_last(group)}" for name, group in named]
     columns = columns_for(names, most=2)
     names = [wrap(name, columns) for name in names]

@@ -29,6 +29,8 @@ from sparsemlp.studies.study_run import StudyRun
 
 _CHARACTERS = 11
 """Of a title, in an inch."""
+_LINE = 0.2
+"""Inches of each of its lines."""
 
 Cells = dict[tuple[str, float], list[StudyRun]]
 
@@ -71,8 +73,12 @@ def _draw(study: Study, cells: Cells, title: str) -> Figure:
     blocks = sort_blocks({block for block, _ in cells})
     ratios = sorted({ratio for _, ratio in cells})
     colors = mpl.colormaps[SEQUENCE]
-    height = max(2.3, 1.3 + 0.38 * len(blocks))
-    figure = Figure(figsize=(max(3.6, min(WIDTH, 1.7 + 0.62 * len(ratios))), height))
+    width = max(3.6, min(WIDTH, 1.7 + 0.62 * len(ratios)))
+    dense = dense_top1(study, _finished(cells))
+    heading = title if dense is None else f"{title}; dense model {percent(*dense)}"
+    heading = textwrap.fill(heading, int(_CHARACTERS * width))
+    height = max(2.3, 1.3 + 0.38 * len(blocks)) + _LINE * heading.count("\n")
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots()
     axes.set(xlim=(0, len(ratios)), ylim=(len(blocks), 0), xlabel="ratio", ylabel="block")
     axes.set_xticks(np.arange(len(ratios)) + 0.5, [f"{ratio:g}" for ratio in ratios])
@@ -103,9 +109,7 @@ def _draw(study: Study, cells: Cells, title: str) -> Figure:
                 fontsize=size,
                 linespacing=1.1,
             )
-    dense = dense_top1(study, _finished(cells))
-    heading = title if dense is None else f"{title}; dense model {percent(*dense)}"
-    figure.suptitle(textwrap.fill(heading, int(_CHARACTERS * figure.get_figwidth())))
+    figure.suptitle(heading)
     bar = figure.colorbar(
         ScalarMappable(scale, SEQUENCE),
         ax=axes,

@@ -20,18 +20,16 @@ MOST_LINES = len(LINE_COLORS) * len(DASHES)
 def looks(groups: Sequence[Seeds]) -> list[Look]:
     """A look for each setting, in their order; beyond `MOST_LINES` they come again.
 
-    Those of the backward passes where each line has its own; else one colour after another with
-    the markers of the backward passes. One dense model alone keeps its own look, which no other
-    line has.
+    The first line of a backward pass, and of dense models, has the look of that kind, as in all
+    figures; those behind it have other colours and dashes, and its marker.
     """
     own = [_own_look(group) for group in groups]
-    if len(set(own)) == len(own):
-        return own
-    kept = DENSE_MODEL if own.count(DENSE_MODEL) == 1 else None
-    others = itertools.cycle(itertools.product(DASHES, LINE_COLORS))
+    kinds = {(look.dash, look.color) for look in own}
+    pairs = itertools.product(DASHES, LINE_COLORS)
+    others = itertools.cycle([pair for pair in pairs if pair not in kinds])
     found: list[Look] = []
     for look in own:
-        if look != kept:
+        if look in found:
             dash, color = next(others)
             look = Look(color, dash, look.marker)
         found.append(look)

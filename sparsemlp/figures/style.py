@@ -137,4 +137,4 @@ def as_percent(value: float | int, position: float | int | None = None) -> str:
 def epoch_axis(axes: Axes) -> None:
     """Makes the x axis one of epochs."""
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=6))

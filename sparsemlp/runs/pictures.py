@@ -64,7 +64,7 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
 
     line(accuracy, "test_top1", "test top-1", _BLUE)
     line(accuracy, "test_top5", "test top-5", _GREEN)
-    line(accuracy, "train_top1", "training top-1 (mixed images)", _ORANGE, "--")
+    line(accuracy, "train_top1", "training top-1 (augmented images)", _ORANGE, "--")
     accuracy.set(ylabel="accuracy", ylim=(0, 1))
     last = records[-1]["test_top1"]
     accuracy.annotate(
@@ -79,16 +79,18 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
     if "validation_loss" in columns:
         line(loss, "validation_loss", "loss of the held-out images", _BLUE)
     loss.set(ylabel="cross entropy (nats)")
-    line(masks, "density", "density", _BLUE)
+    line(masks, "density", "weights kept", _BLUE)
     line(masks, "changed_blocks", "blocks changed in the epoch", _ORANGE)
-    masks.set(ylabel="share of the blocks", ylim=(-0.02, 1.02), xlabel="epoch")
+    masks.set(ylabel="share", ylim=(-0.02, 1.02), xlabel="epoch")
     line(rate, "dropped_norm", "norm of the dropped weights", _GREY)
-    rate.set(ylabel="Frobenius norm", xlabel="epoch")
+    rate.set(ylabel="Frobenius norm", xlabel="epoch", ylim=(0, None))
     other = rate.twinx()
     line(other, "learning_rate", "learning rate", _GREEN, "--")
     other.set(ylabel="learning rate", ylim=(0, None))
-    rate.legend(handles=[*rate.lines, *other.lines], frameon=False)
-    rate.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # Above: "best" does not see the lines of the other axis.
+    lines, place = [*rate.lines, *other.lines], {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+    rate.legend(handles=lines, frameon=False, ncols=2, **place)
+    rate.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for axes in (accuracy, loss, masks):
         axes.legend(frameon=False)
     for axes in (accuracy, loss, masks, rate):

@@ -49,8 +49,10 @@ class Labels:
         self._depths_differ = given and len({skeleton.depth for skeleton in skeletons}) > 1
         self._layers_differ = given and len({skeleton.masked for skeleton in skeletons}) > 1
         self._rules_differ = given and len({skeleton.rules for skeleton in skeletons}) > 1
-        if self._rules_differ:
-            self._of_masked = [name for name in self._of_masked if name not in _OTHER_RULES]
+        told = _OTHER_RULES if self._rules_differ else frozenset[str]()
+        told |= {"depth"} if self._depths_differ else set()
+        told |= {"mask_layers"} if self._layers_differ else set()
+        self._of_masked = [name for name in self._of_masked if name not in told]
         trained = [run for run in known if run.records]
         names = {run.settings.dataset for run in trained if run.settings is not None}
         self._sources_differ = len({run.dataset for run in trained}) > len(names)

@@ -74,3 +74,15 @@ def test_more_variants_than_dashes_are_rows_alone(tmp_path):
     assert [axes.get_title() for axes in drawing.figure.axes] == ["ratio 0.8"]
     with pytest.raises(NothingToDrawError, match="4 settings of other options at most"):
         list(backwards(study, Chosen(ratio=0.3)))
+
+
+def test_more_rows_than_a_page_holds_are_left_out(tmp_path):
+    for number in range(60):
+        for backward in ("masked", "dense"):
+            run = synthetic.settings(
+                block="32x32", ratio=0.8, backward=backward, epochs=1, lr=0.01 + number / 100
+            )
+            synthetic.write_run(tmp_path / f"{number}-{backward}", run)
+    study = read_study(tmp_path)
+    with pytest.raises(NothingToDrawError, match=r"60 settings at ratio 0\.8 are more rows"):
+        list(backwards(study, Chosen()))

@@ -39,6 +39,14 @@ def test_more_settings_than_can_be_told_apart_are_not_drawn(tmp_path):
         list(accuracy(read_study(tmp_path), Chosen()))
 
 
+def test_more_curves_than_can_be_told_apart_are_not_drawn(tmp_path):
+    for index in range(29):
+        run = synthetic.settings(block="32x32", ratio=0.8, epochs=1, lr=(index + 1) / 100)
+        synthetic.write_run(tmp_path / str(index), run)
+    with pytest.raises(NothingToDrawError, match=r"29 settings of 32x32 at 0\.8 are more lines"):
+        list(curves(read_study(tmp_path), Chosen()))
+
+
 def test_long_names_are_broken_and_stay_on_the_page(tmp_path):
     for i, decay in enumerate((1e-4, 2e-4, 4e-4)):
         own = {"dropped_decay": decay, "budget": "global", "freeze_epoch": 2, "lr": 0.01 + i}

@@ -7,6 +7,7 @@ import synthetic_study as synthetic
 
 from sparsemlp.figures.drawing import Chosen, NothingToDrawError
 from sparsemlp.figures.heat_maps import heat_maps
+from sparsemlp.figures.style import look
 from sparsemlp.studies.run_costs import run_costs
 from sparsemlp.studies.seeds import by_seed
 from sparsemlp.studies.study import read_study
@@ -107,3 +108,21 @@ def test_other_images_of_the_same_name_have_a_map_of_their_own(tmp_path):
     first, second = heat_maps(read_study(tmp_path), Chosen())
     titles = [drawing.figure.get_suptitle() for drawing in (first, second)]
     assert sum("on cifar10 (JPEG)" in title for title in titles) == 1
+
+
+def test_a_long_title_takes_its_room_beside_the_map(tmp_path):
+    more = {"score": "spectral", "hysteresis": 0.1, "dropped_decay": 2e-4, "lr": 0.02}
+    for index, block in enumerate(("2x2", "4x4")):
+        for name, own in (("plain", {}), ("long", more)):
+            run = synthetic.settings(
+                block=block, ratio=0.5, backward="straight_through", epochs=1, **own
+            )
+            synthetic.write_run(tmp_path / f"{name}{index}", run)
+    with look():
+        drawn = [drawing.figure for drawing in heat_maps(read_study(tmp_path), Chosen())]
+        for figure in drawn:
+            figure.canvas.draw()
+    lines = [figure.get_suptitle().count("\n") for figure in drawn]
+    heights = [figure.axes[0].get_window_extent().height for figure in drawn]
+    assert max(lines) > min(lines) + 1
+    assert min(heights) > 0.8 * max(heights)

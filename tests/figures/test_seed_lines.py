@@ -68,7 +68,13 @@ def test_many_settings_have_one_look_each_and_the_dense_model_keeps_its_own(smal
     groups = by_seed(small.trained)
     found = looks(groups)
     assert len({(look.color, look.dash) for look in found}) == len(groups) <= MOST_LINES
+    met = set()
     for group, look in zip(groups, found, strict=True):
         assert (look == DENSE_MODEL) == group.first.is_dense
-        assert group.first.is_dense or look.marker == BACKWARDS[backward_of(group)].marker
+        kind = "" if group.first.is_dense else backward_of(group)
+        assert not kind or look.marker == BACKWARDS[kind].marker
+        if kind and kind not in met:
+            assert look == BACKWARDS[kind], "the first of a kind looks as in all figures"
+        met.add(kind)
+    assert met == {"", *BACKWARDS}
     assert len(looks(groups * 4)) == 4 * len(groups)

@@ -116,3 +116,14 @@ def test_runs_on_images_of_one_name_say_which_they_were(tmp_path):
     assert found["transcode0.0"] == ("dense (on cifar10 (JPEG))", "on cifar10 (JPEG)")
     masked = {run.name: labels.variant(run) for run in study.runs if run.masking}
     assert masked == {"real0.8": "", "transcode0.8": "on cifar10 (JPEG)"}
+
+
+def test_layers_and_depth_are_told_once(labelled):
+    runs, labels = labelled(
+        channels={**MASKED, "mask_layers": "XChannel", "depth": 4},
+        tokens={**MASKED, "mask_layers": "XPatch", "depth": 3},
+        string={"config": "ResMLP2 @ XChannel = masked 0.8 (32, 32);", "epochs": 20},
+    )
+    assert labels.variant(runs["channels"]) == "depth 4, XChannel masked"
+    assert labels.variant(runs["tokens"]) == "depth 3, XPatch masked"
+    assert labels.variant(runs["string"]) == "depth 2, XChannel masked"
