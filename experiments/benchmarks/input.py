@@ -22,7 +22,7 @@ from sparsemlp.data.imagenet.batch_plan import BatchPlan
 from sparsemlp.data.imagenet.folder import FolderSource, find_images
 from sparsemlp.data.imagenet.loading import Loader
 from sparsemlp.data.imagenet.workers import require_grain
-from sparsemlp.options import flag
+from sparsemlp.options import flag, open_default
 from sparsemlp.runs.environment import describe_environment
 
 _BATCHES_IN_A_TURN = 4
@@ -42,8 +42,8 @@ class Input:
     """Height and width of what comes out."""
     batch_size: int = 128
     """Images in a batch."""
-    workers: tuple[int, ...] = ()
-    """Worker processes of the whole pipeline; none means as many as there are cores."""
+    workers: Annotated[tuple[int, ...], open_default("INT [INT ...]", "as many as cores")] = ()
+    """Worker processes of the whole pipeline."""
     rounds: int = 5
     """How often each is timed, over a turn of some batches; the median is over these."""
 

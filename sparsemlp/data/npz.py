@@ -112,9 +112,15 @@ def _checked_labels(
     path: Path, key: str, labels: np.ndarray, n_images: int
 ) -> Int32[np.ndarray, " n"]:
     if labels.dtype.kind not in "iu" or labels.shape != (n_images,):
+        if labels.ndim == 2 and labels.shape[0] == n_images and labels.shape[1] > 1:
+            way_out = f"of one-hot rows store {key}.argmax(axis=1)"
+        elif labels.size == n_images:
+            way_out = f"convert it, e.g. {key}.astype('int32').reshape(-1)"
+        else:
+            way_out = "store the label of each image, in their order"
         raise InputError(
             f"{path}: {key} is {labels.dtype} {list(labels.shape)}, must be one integer for each "
-            f"of the {n_images} images: convert it, e.g. {key}.astype('int32').reshape(-1)"
+            f"of the {n_images} images: {way_out}"
         )
     smallest, largest = int(labels.min()), int(labels.max())
     if smallest < 0 or largest >= np.iinfo(np.int32).max:

@@ -145,7 +145,7 @@ class PopulationRun:
             for index, recorder in self._alive
         ]
         if records:
-            reporter.epoch(_means(records))
+            reporter.epoch(_means(records), len(records))
         return trainer.next_epoch(state, found)
 
     def _save(self, state: TrainState, step: int, *, now: bool) -> None:

@@ -21,7 +21,7 @@ def announce(reporter: Reporter, run: Run) -> None:
     parts = f"{n_training:,} training" + (f", {held_out:,} held-out" if held_out else "")
     reporter.say(
         f"data    {dataset.source}: {parts} and {dataset.n_test:,} test images, "
-        f"{dataset.n_classes} classes"
+        f"{_counted(dataset.n_classes, 'class', 'classes')}"
     )
     masking = describe_masking(settings)
     if setup.density < 1 and settings.mask_start_epoch >= settings.epochs:
@@ -34,11 +34,16 @@ def announce(reporter: Reporter, run: Run) -> None:
         f"model   {recipe(settings.model).title}, {setup.parameters:,} parameters, {masking}"
     )
     reporter.say(
-        f"run     {settings.epochs} epochs of {setup.steps_per_epoch} steps of "
-        f"{settings.batch_size} images, {settings.precision}, seed {settings.seed}, on "
-        f"{_devices_in_words(run.trainer.mesh, settings.batch_size)}"
+        f"run     {_counted(settings.epochs, 'epoch', 'epochs')} of "
+        f"{_counted(setup.steps_per_epoch, 'step', 'steps')} of "
+        f"{_counted(settings.batch_size, 'image', 'images')}, {settings.precision}, "
+        f"seed {settings.seed}, on {_devices_in_words(run.trainer.mesh, settings.batch_size)}"
     )
     reporter.say(f"folder  {run.folder.path}")
+
+
+def _counted(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
 
 
 def _density_in_words(settings: Settings, density: float) -> str:

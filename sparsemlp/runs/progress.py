@@ -126,16 +126,19 @@ class Reporter(contextlib.AbstractContextManager):
         if self._bar is not None:
             self._bar.update(self._task, state=what)
 
-    def epoch(self, record: Record) -> None:
+    def epoch(self, record: Record, n_runs: int = 1) -> None:
         """Prints the line of a finished epoch.
 
         Args:
           record: what goes to `metrics.jsonl`.
+          n_runs: of how many runs the numbers are means.
         """
+        of_many = f"  (means of {n_runs} runs)" if n_runs > 1 else ""
         width = len(str(self._n_epochs))
         self.say(
             f"epoch {record['epoch']:>{width}}/{self._n_epochs}  loss {record['loss']:.4f}  "
             f"train {record['train_top1']:.2%}  test {record['test_top1']:.2%}  "
             f"top5 {record['test_top5']:.2%}  density {record['density']:.3f}  "
             f"changed {record['changed_blocks']:.3f}  {record['images_per_second']:,.0f} images/s"
+            f"{of_many}"
         )

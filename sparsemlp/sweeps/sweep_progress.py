@@ -73,12 +73,12 @@ class SweepReporter(Reporter):
         super().steps(done=done, total=total, epoch=epoch, loss=loss, top1=top1, rate=rate)
         self._show()
 
-    def epoch(self, record: Record) -> None:
+    def epoch(self, record: Record, n_runs: int = 1) -> None:
         """Prints the line of an epoch where there is no bar, one a minute."""
         now = time.monotonic()
         if self._bar is None and now - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = now
-            super().epoch(record)
+            super().epoch(record, n_runs)
 
     def _place(self) -> str:
         width = len(str(self._n_runs))

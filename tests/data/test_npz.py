@@ -82,8 +82,15 @@ BROKEN = {
     "two image sizes": ({"test_images": np.zeros((2, 9, 9, 3), np.uint8)}, "5x4x3.*9x9x3"),
     "float labels": ({"train_labels": np.zeros(6)}, "train_labels is float64"),
     "bool labels": ({"train_labels": np.zeros(6, bool)}, "train_labels is bool"),
-    "one-hot labels": ({"train_labels": np.zeros((6, 3), int)}, r"\[6, 3\]"),
-    "too few labels": ({"test_labels": np.array([1])}, "each of the 2 images"),
+    "one-hot labels": (
+        {"train_labels": np.zeros((6, 3), int)},
+        r"\[6, 3\].*train_labels.argmax\(axis=1\)",
+    ),
+    "a column of labels": ({"train_labels": np.zeros((6, 1), int)}, r"reshape\(-1\)"),
+    "too few labels": (
+        {"test_labels": np.array([1])},
+        "each of the 2 images: store the label of each image",
+    ),
     "negative label": ({"train_labels": np.array([0, 1, 2, 0, -1, 2])}, "holds -1"),
     "negative test label": ({"test_labels": np.array([-7, 0])}, "test_labels holds -7"),
     "huge label": ({"train_labels": np.full(6, 2**40)}, "holds 1099511627776"),

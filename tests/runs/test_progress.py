@@ -32,6 +32,12 @@ def report(console: Console, rate: float | None = 5000.0) -> None:
         reporter.epoch(RECORD | {"epoch": 200})
 
 
+def test_a_line_of_means_says_of_how_many_runs(file):
+    with Reporter(200, Console(file=file, force_terminal=False)) as reporter:
+        reporter.epoch(RECORD, 4)
+    assert file.getvalue().endswith("images/s  (means of 4 runs)\n")
+
+
 def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 

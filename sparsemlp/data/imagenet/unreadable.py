@@ -79,5 +79,5 @@ class UnreadableCount:
                 f"{self.count} of {self._n_images} images cannot be read, more than the share of "
                 f"{self._largest_share:g} that is allowed: "
                 + ", ".join(f"{name} ({reason})" for name, reason in first)
-                + "; repair or remove them, or allow a larger share"
+                + "; repair or remove them, or allow a larger share by --unreadable"
             )
