@@ -101,7 +101,8 @@ def measure_points(
                 raise
             record["failed"] |= out
         else:
-            record = {"key": str(point), "point": plain(point), "phases": {}, "failed": out}
+            phases = found[str(point)]["phases"] if str(point) in found else {}
+            record = {"key": str(point), "point": plain(point), "phases": phases, "failed": out}
         history.append(record | {"measured": not is_trial})
         budget.note("point", time.monotonic() - began)
         jax.clear_caches()
@@ -110,7 +111,7 @@ def measure_points(
 def _is_done(
     record: Record | None, point: Point, engines: dict[str, Engine], verdicts: Sequence[Record]
 ) -> bool:
-    """Whether a point has a record that left no engine out that was compared since."""
+    """Whether a point has a record that left no engine out that was found to be right since."""
     if record is None:
         return False
     late = [name for name in engines if NOT_COMPARED in record["failed"].get(name, "")]

@@ -60,8 +60,8 @@ def curves(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     groups = [group for _, group in named]
     if len(groups) > MOST_LINES:
         raise NothingToDrawError(
-            f"{len(groups)} settings of {chosen.block} at {chosen.ratio:g} are more lines than the "
-            f"{MOST_LINES} that can be told apart"
+            f"{len(groups)} settings of {chosen.block} at {chosen.ratio:g}, and dense ones, are "
+            f"more lines than the {MOST_LINES} that can be told apart"
         )
     names = [f"{name}{_behind(group)}: {_last(group)}" for name, group in named]
     columns = columns_for(names, most=2)

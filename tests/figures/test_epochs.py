@@ -43,7 +43,9 @@ def test_more_curves_than_can_be_told_apart_are_not_drawn(tmp_path):
     for index in range(29):
         run = synthetic.settings(block="32x32", ratio=0.8, epochs=1, lr=(index + 1) / 100)
         synthetic.write_run(tmp_path / str(index), run)
-    with pytest.raises(NothingToDrawError, match=r"29 settings of 32x32 at 0\.8 are more lines"):
+    with pytest.raises(
+        NothingToDrawError, match=r"29 settings of 32x32 at 0\.8, and dense ones, are more lines"
+    ):
         list(curves(read_study(tmp_path), Chosen()))
 
 

@@ -131,3 +131,16 @@ def test_points_leave_time_to_what_comes_after_them(tmp_path, monkeypatch):
     budget, rest = Budget(1.0), {"rounds": 1, "is_trial": True, "until": 0.0}
     measure_points(tmp_path, POINTS, ENGINES, [], Ceilings(1e12, {}), budget, status, **rest)
     assert History(tmp_path / "products.jsonl").read() == []
+
+
+def test_what_was_timed_stays_when_a_later_try_breaks_without_an_engine(tmp_path, monkeypatch):
+    wrong = "wrong on this device: bad product: not compared: no time was left"
+    timed = {"key": str(POINTS[0]), "phases": {"forward": {}}, "failed": {"bad": wrong}}
+    History(tmp_path / "products.jsonl").append(timed)
+    History(tmp_path / "broken.jsonl").append(broken("loop", POINTS[0])[0])
+    monkeypatch.setattr(gpu_point_records, "measure_point", None)
+    rest = Ceilings(1e12, {}), Budget(1.0), SimpleNamespace(update=lambda _: None)
+    measure_points(tmp_path, POINTS[:1], ENGINES, [], *rest, rounds=1, is_trial=True)
+    (record,) = latest(History(tmp_path / "products.jsonl").read())
+    assert record["phases"] == {"forward": {}}
+    assert record["failed"] == {"loop": "an illegal address"}
