@@ -33,6 +33,7 @@ def test_a_point_has_every_phase_of_every_contender_and_what_failed():
         "good",
         "fails",
         "metadata",
+        "loop",
     }
     assert set(record["phases"]["kernel_gradient"]) == {"dense", "masked by XLA", "good"}
     assert set(record["failed"]) == {"fails kernel_gradient", "fails forward_backward"}
