@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 from flax import traverse_util
-from flax.core import FrozenDict, unfreeze
+from flax.core import FrozenDict
 
 from sparsemlp.errors import InputError
 from sparsemlp.masks import Mask
@@ -42,8 +42,9 @@ def check_own(model: nn.Module, plan: Plan) -> None:
         if plan:
             check_plan(model.variables["params"], plan)
         return
-    params, masks = (_plain(model.variables.get(name, {})) for name in ("params", "masks"))
-    known = traverse_util.flatten_dict(params)
+    given: Any = model.variables
+    known = traverse_util.flatten_dict(given.get("params", {}))
+    masks = given.get("masks", {})
     for entries, _ in jax.tree.leaves_with_path(masks, is_leaf=lambda m: isinstance(m, Mask)):
         if tuple(getattr(entry, "key", None) for entry in entries) not in known:
             raise InputError(
@@ -51,7 +52,3 @@ def check_own(model: nn.Module, plan: Plan) -> None:
                 "parameter: give it as select_masks returns it for the model's parameters, "
                 "{'params': params, 'masks': masks}"
             )
-
-
-def _plain(collection: Any) -> dict[str, Any]:
-    return unfreeze(collection)

@@ -24,6 +24,7 @@ SMALL: dict[str, Any] = {"image_size": 8, "dim": 8, "depth": 1, "n_classes": 2}
 SMALL_RESNET: dict[str, Any] = {"image_size": 12, "width": 4, "n_classes": 2}
 IMAGES = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
 PRUNING = ActivationPruning((2, 2), 0.5)
+MASKING = BlockMasking((4, 4), 0.5)
 
 
 def init(model: nn.Module, images: jax.ShapeDtypeStruct = IMAGES) -> None:
@@ -73,6 +74,7 @@ def test_masks_that_the_model_would_pass_over_are_refused(module):
 
     for right in (masks, freeze(masks), {}):
         apply(right)
+    model.apply(freeze({**variables, "masks": masks}), images)
     flat = flatten_masks(masks)
     (path,) = flat
     for wrong in (flat, {"params": masks}, {"block_9": masks}):
@@ -88,9 +90,6 @@ def test_a_dense_mask_is_refused_by_a_model_as_by_a_layer(unchecked):
     masks = {"block_0": {"XPatch": {"kernel": jnp.ones((4, 4), bool)}}}
     with pytest.raises(InputError, match="is not understood: pass a BlockMask"):
         model.apply({"params": params, "masks": masks}, images)
-
-
-MASKING = BlockMasking((4, 4), 0.5)
 
 
 @pytest.mark.parametrize("plan", [MASKING, [("*/kernel", MASKING)], "dense"], ids=str)

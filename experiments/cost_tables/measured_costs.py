@@ -97,6 +97,7 @@ def measured_tables(
 def _check_engine(
     engine: str, blocks: Sequence[Block], kinds: Sequence[str], shapes: Shapes, n_rows: int
 ) -> None:
+    """Raises InputError that lists every block that the engine cannot compute here, and why."""
     refused: dict[str, str] = {}
     for block in blocks:
         for kind in kinds:
