@@ -6,8 +6,10 @@ tries the configurations of every GPU engine on the layers of the published mode
 result against engine `reference`, times those that are right in turns with XLA's dense product, and
 writes the table of this kind of GPU, `pallas_kernels/tables/DEVICE.json`: kernels look up how they
 are cut there, and `--engine=auto` where they are taken. The table is written anew after each layer;
-a run that was stopped goes on where it was. A configuration that never ends or breaks the device
-ends the program, and is left out when it goes on.
+a run that was stopped goes on where it was. All that was timed is in `DEVICE.candidates.jsonl`
+beside it, which no kernel reads. Most of the time goes into compiling, which several processes do
+side by side; on the device they take turns. A configuration that never ends or breaks the device
+ends its process, and is left out when the next one goes on.
 
     python experiments/tune.py --interpret --out=table.json
 
@@ -16,16 +18,22 @@ tries the program without a GPU, on tiny layers. What it writes is marked as no 
 
 import dataclasses
 import functools
+import math
 import sys
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 from rich.console import Console
 from tuning.candidates import measure, plain
+from tuning.device_lock import device_lock
 from tuning.kernel_problems import (
     KERNELS,
+    LAST,
     PAIRS,
     PRODUCTS,
     gpu_engines,
@@ -41,21 +49,37 @@ from tuning.watch import (
     ended_by_sigterm,
     guard_for,
 )
+from tuning.workers import (
+    Result,
+    Tell,
+    cached_in,
+    environment_with,
+    keeps_much,
+    run_in_workers,
+    usual_workers,
+)
 
 from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.precision import in_tf32
-from pallas_kernels.tuning import TABLES, Problem, table_file
+from pallas_kernels.tuning import TABLES, table_file
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import divides, format_block, parse_shape
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
+from sparsemlp.runs.history import History
 
 _SHAPES = (
     *("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384"),
     *("64x256", "256x64"),
 )
+
+_MOST_DEATHS = 6
+"""Processes that may die of a problem before it is left to the next call: each leaves something out
+that the one before died of, or that two did."""
+_THREADS_OF_A_WORKER = 3
+"""How many configurations it compiles at a time: Python lowers them one by one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +110,8 @@ class Options:
     """Configurations of a kernel to try: half in the order of the engine, half at random."""
     minutes: float = 8.0
     """When to stop, after the layer at hand; a new call goes on from there."""
+    workers: int = 0
+    """Processes; 0 is half as many as there are cores, at most 8; 1 is this one alone."""
     interpret: bool = False
     """Try the program without a GPU: kernels are interpreted, and nothing is measured."""
     out: Annotated[Path | None, open_default("FILE.json", "the table of this kind of GPU")] = None
@@ -99,6 +125,7 @@ TINY = Options(
     rows=(64,),
     rounds=1,
     candidates=2,
+    workers=1,
     interpret=True,
 )
 """What is interpreted by default: the published models' layers would take hours."""
@@ -122,6 +149,13 @@ def tune(options: Options) -> None:
       DeviceLostError: the device does not answer after a configuration, which is written down.
       SaveError: the table cannot be written.
     """
+    n_workers = options.workers or usual_workers()
+    # No process takes all memory of the device at once.
+    with environment_with({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if n_workers > 1 else {}):
+        _tune(options, n_workers)
+
+
+def _tune(options: Options, n_workers: int) -> None:
     _check(options)
     began, layers = time.monotonic(), _layers(options)
     engines = gpu_engines(options.interpret)
@@ -132,26 +166,170 @@ def tune(options: Options) -> None:
     path = options.out or table_file(environment["device"])
     table = TuningTable(path, environment, is_measured=not options.interpret)
     make_folder(path.parent, f"--out={path}" if options.out else str(path.parent))
-    at_work = AtWork(path.with_name(f"{path.name}.at_work"))
-    if left := at_work.died_again():
-        table.write_down(*left, ENDED)
+    for index in (None, *range(n_workers)):
+        if left := _at_work(path, index).died_again():
+            table.write_down(*left, ENDED)
+    asked = [
+        Task(name, kernel, layer, n_rows)
+        for names in _in_turn(options.engine or engines)
+        for layer, kernel, n_rows in layers
+        for name in names
+    ]
+    ends = began + 60 * options.minutes
+    missing = _missing(dict.fromkeys(asked), engines, table, ends)
     with Console(stderr=True).status("") as status:
-        for layer, kernel, n_rows in layers:
-            for name in options.engine or engines:
-                engine = engines[name]
-                problem = problem_of(engine, kernel, layer, n_rows)
-                if table.has(plain(problem)) or not is_able(engine, kernel, layer):
-                    continue
-                if kernel == "mlp_gradients" and not engine.configurations(problem):
-                    continue  # It is timed with `mlp`.
-                if time.monotonic() - began > 60 * options.minutes:
-                    print(f"--minutes={options.minutes:g} are over: the same command goes on")
-                    _tell_where(table, environment["device"])
-                    return
-                status.update(f"{name} {kernel} {layer.kernel_shape} {format_block(layer.block)}")
-                entry = _add_entry(table, at_work, engine, problem, layer, options)
-                print(line_of(entry), flush=True)
+        if n_workers == 1:
+            for task in missing:
+                status.update(str(task))
+                print(line_of(_add_entry(table, task, options)), flush=True)
+        else:
+            _tune_in_workers(n_workers, missing, table, options)
+    if any(_missing(asked, engines, table, math.inf)) and time.monotonic() > ends:
+        print(f"--minutes={options.minutes:g} are over: the same command goes on")
     _tell_where(table, environment["device"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A problem to be measured.
+
+    Attributes:
+      engine: name of the engine.
+      kernel: one of `KERNELS`.
+      layer: the layer.
+      n_rows: rows of x.
+    """
+
+    engine: str
+    kernel: str
+    layer: SparseLayer
+    n_rows: int
+
+    def __str__(self) -> str:
+        block = format_block(self.layer.block)
+        return f"{self.engine} {self.kernel} {self.layer.kernel_shape} {block}"
+
+
+def _in_turn(engines: Collection[str]) -> list[list[str]]:
+    """Which engines are tuned together, one group after the other."""
+    groups = [name for name in engines if name not in LAST], [e for e in engines if e in LAST]
+    return [group for group in groups if group]
+
+
+def _missing(
+    tasks: Iterable[Task], engines: Mapping[str, Engine], table: TuningTable, ends: float
+) -> Iterator[Task]:
+    """Those that have no entry and can be measured, until the time is over."""
+    for task in tasks:
+        engine = engines[task.engine]
+        problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
+        if table.has(plain(problem)) or not is_able(engine, task.kernel, task.layer):
+            continue
+        if task.kernel == "mlp_gradients" and not engine.configurations(problem):
+            continue  # It is timed with `mlp`.
+        if time.monotonic() > ends:
+            return
+        yield task
+
+
+def _at_work(path: Path, index: int | None) -> AtWork:
+    """What is at work for a table, in this process or in a worker."""
+    return AtWork(path.with_name(f"{path.name}.at_work{'' if index is None else f'.{index}'}"))
+
+
+def _tune_in_workers(
+    n_workers: int, missing: Iterator[Task], table: TuningTable, options: Options
+) -> None:
+    """Measures problems in processes of their own; what they die of is left out at the next try."""
+    engines = gpu_engines(options.interpret)
+    again: list[Task] = []
+    n_deaths: Counter[Task] = Counter()
+    n_blamed: Counter[tuple[str, str] | None] = Counter()
+
+    def problem(task: Task) -> Record:
+        return plain(problem_of(engines[task.engine], task.kernel, task.layer, task.n_rows))
+
+    def next_task() -> tuple[Task, dict[str, str]] | None:
+        task = again.pop() if again else next(missing, None)
+        return task and (task, table.broken(problem(task)))
+
+    def told(given: tuple[Task, Any], broke: tuple[str, str]) -> None:
+        table.write_down(problem_key(problem(given[0])), *broke)
+
+    def done(given: tuple[Task, Any], entry: Record) -> None:
+        _write(table, entry)
+        print(line_of(entry), flush=True)
+
+    def died(index: int, given: tuple[Task, Any]) -> None:
+        task = given[0]
+        left = _at_work(table.path, index).left()
+        if left is not None and left in n_blamed:
+            table.write_down(*left, ENDED)
+        n_blamed[left] += 1
+        n_deaths[task] += 1
+        if n_deaths[task] < _MOST_DEATHS:
+            again.append(task)
+        else:
+            print(f"{task}: {_MOST_DEATHS} processes died of it, it is left to the next call")
+
+    with tempfile.TemporaryDirectory() as scratch, environment_with(cached_in(Path(scratch))):
+        run_in_workers(
+            n_workers,
+            _begin,
+            (table.path, options),
+            next_task=next_task,
+            told=told,
+            done=done,
+            died=died,
+        )
+
+
+def _begin(
+    index: int, tell: Tell, path: Path, options: Options
+) -> Callable[[tuple[Task, dict[str, str]]], Result]:
+    """Begins a worker: makes what measures a problem."""
+    engines, at_work = gpu_engines(options.interpret), _at_work(path, index)
+
+    def do(given: tuple[Task, dict[str, str]]) -> Result:
+        task, broken = given
+        engine = engines[task.engine]
+        problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
+        key = problem_key(plain(problem))
+        try:
+            entry = measure(
+                engine,
+                problem,
+                task.layer,
+                n_candidates=options.candidates,
+                rounds=options.rounds,
+                is_interpreted=options.interpret,
+                broken=broken,
+                guard=guard_for(
+                    lambda name, reason: tell((name, reason)),
+                    at_work,
+                    key,
+                    is_trial=options.interpret,
+                ),
+                lock=device_lock(is_trial=options.interpret),
+                n_threads=_THREADS_OF_A_WORKER,
+            )
+        except WorkLostError as error:
+            tell((error.name, error.reason))
+            sys.exit(str(error))
+        jax.clear_caches()
+        return Result(entry, is_last=keeps_much())
+
+    return do
+
+
+def _write(table: TuningTable, entry: Record) -> None:
+    """Adds an entry to the table, and all that was timed for it to the file beside it."""
+    timed = entry.pop("timed", [])
+    table.add(entry)
+    history = History(table.path.with_name(f"{table.path.stem}.candidates.jsonl"))
+    about = {name: entry[name] for name in ("problem", "dense_microseconds")}
+    for found in timed:
+        history.append(about | found | {"measured": table.is_measured})
 
 
 def _tell_where(table: TuningTable, device: str) -> None:
@@ -163,22 +341,18 @@ def _tell_where(table: TuningTable, device: str) -> None:
         print(f"--engine=auto goes by {read} alone: copy it there")
 
 
-def _add_entry(
-    table: TuningTable,
-    at_work: AtWork,
-    engine: Engine,
-    problem: Problem,
-    layer: SparseLayer,
-    options: Options,
-) -> Record:
+def _add_entry(table: TuningTable, task: Task, options: Options) -> Record:
     """Measures a problem and writes the table; or what broke it, until it has an entry."""
+    engine = gpu_engines(options.interpret)[task.engine]
+    problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
     key = problem_key(plain(problem))
     write_down = functools.partial(table.write_down, key)
+    at_work = _at_work(table.path, None)
     try:
         entry = measure(
             engine,
             problem,
-            layer,
+            task.layer,
             n_candidates=options.candidates,
             rounds=options.rounds,
             is_interpreted=options.interpret,
@@ -188,7 +362,7 @@ def _add_entry(
     except WorkLostError as error:
         write_down(error.name, error.reason)
         raise
-    table.add(entry)
+    _write(table, entry)
     return entry
 
 
@@ -234,8 +408,8 @@ def _layer(
 
 
 def _check(options: Options) -> None:
-    if options.rounds < 1 or options.candidates < 1:
-        raise InputError("--rounds and --candidates must be at least 1")
+    if options.rounds < 1 or options.candidates < 1 or options.workers < 0:
+        raise InputError("--rounds and --candidates must be at least 1, and --workers at least 0")
     for shape in options.shape:
         parse_shape(shape)
     for kernel in options.kernel:

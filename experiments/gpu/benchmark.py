@@ -1,5 +1,6 @@
 """Everything worth knowing about a GPU in one go, the most telling first, kept as it is found."""
 
+import concurrent.futures
 import dataclasses
 import gc
 import hashlib
@@ -17,18 +18,21 @@ import jax
 import tyro
 from jax.extend.backend import clear_backends
 from rich.console import Console
+from tuning.device_lock import device_lock
 from tuning.device_timing import Ceilings, measured_ceilings
-from tuning.kernel_problems import gpu_engines
+from tuning.kernel_problems import LAST, gpu_engines
 from tuning.watch import ended_by_sigterm
+from tuning.workers import cached_in, environment_with, usual_workers
 
 import pallas_kernels
 from gpu.budget import Budget
-from gpu.part import run_part
+from gpu.part import ending_parts, run_part
 from gpu.point_records import measure_points
 from gpu.points import N_FIRST, Point, all_points, tiny_points
 from gpu.report import write_report
 from gpu.steps import MODELS
 from gpu.verdicts import compare_engines, verdict_against
+from pallas_kernels import Engine
 from sparsemlp import InputError
 from sparsemlp.files import Record, make_folder, write_json
 from sparsemlp.runs.environment import describe_environment
@@ -39,7 +43,7 @@ _CHECKS, _VERY_FIRST, _FIRST = 0.4, 0.3, 0.5
 """Share of the time that the checks may take; of what they and what came after leave, that of the
 first points."""
 _CODE = ("*.py", "*.h", "tables/*.json")
-_STEPS_UNTIL, _LONGEST_STEP = 0.8, 180.0
+_STEPS_UNTIL, _LONGEST_STEP = 0.8, 240.0
 """Share of the time after which no training step begins; seconds that one may take."""
 
 
@@ -54,6 +58,9 @@ class Gpu:
     """When to stop; the same command goes on from there."""
     rounds: int = 5
     """Turns of each contender; the medians are over these."""
+    workers: int = 0
+    """Processes that compile while one has the device; 0 is half as many as there are cores, at
+    most 8; 1 measures one thing after the other."""
     smoke: bool = False
     """Try the whole program without a GPU: tiny shapes, interpreted kernels, no measurement."""
 
@@ -67,22 +74,30 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
     folder, engines = options.out, gpu_engines(options.smoke)
     make_folder(folder, f"--out={folder}")
     device = _open_folder(folder, options)
+    n_workers = options.workers or (1 if options.smoke else usual_workers())
+    early = {name: engine for name, engine in engines.items() if name not in LAST}
     with (
         ended_by_sigterm(),
         Console(stderr=True).status("ceilings") as status,
         tempfile.TemporaryDirectory() as scratch,
+        # Contenders share what their models have in common, and XLA's choice of products.
+        environment_with(cached_in(Path(scratch)) if n_workers > 1 else {}),
     ):
         ceilings = Ceilings(**device["ceilings"])
-        status.update("correctness")
-        seconds = _CHECKS * 60 * options.minutes
-        verdicts = compare_engines(folder, engines, seconds, is_trial=options.smoke)
-        points = tiny_points() if options.smoke else all_points()
+        compiled = {"JAX_COMPILATION_CACHE_DIR": scratch}
 
-        def measure(some: Sequence[Point], until: float) -> None:
+        def compare(some: Mapping[str, Engine]) -> list[Record]:
+            status.update("correctness")
+            seconds = min(budget.left, _CHECKS * 60 * options.minutes)
+            return compare_engines(
+                folder, some, seconds, is_trial=options.smoke, n_workers=n_workers
+            )
+
+        def measure(some: Sequence[Point], among: dict[str, Engine], until: float) -> None:
             measure_points(
                 folder,
                 some,
-                engines,
+                among,
                 verdicts,
                 ceilings,
                 budget,
@@ -90,33 +105,69 @@ def measure_gpu(options: Annotated[Gpu, tyro.conf.arg(name="")]) -> None:
                 rounds=options.rounds,
                 is_trial=options.smoke,
                 until=until,
+                n_workers=n_workers,
             )
 
-        steps = step_commands(list(engines), verdicts, options)
-        # Contenders share what their models have in common, and XLA's choice of products.
-        compiled = {"JAX_COMPILATION_CACHE_DIR": scratch}
-
         def measure_steps(some: Sequence[list[str]]) -> None:
-            _free_device_memory()
-            for words in some:
+            if n_workers == 1:
+                _free_device_memory()
+            for together in in_groups(some) if n_workers > 1 else [[words] for words in some]:
                 if budget.share_used > _STEPS_UNTIL or not budget.allows("step"):
                     break
-                status.update(" ".join(words[:3]))
-                measure_step(folder, words, budget, options, compiled)
+                status.update(" ".join(together[0][:3]))
+                with concurrent.futures.ThreadPoolExecutor(len(together)) as pool, ending_parts():
+                    list(
+                        pool.map(
+                            lambda words: measure_step(folder, words, budget, options, compiled),
+                            together,
+                        )
+                    )
             write_report(folder)
 
-        measure(points[:_N_VERY_FIRST], budget.after(_VERY_FIRST))
-        measure_steps(steps[:2])
-        measure(points[:N_FIRST], budget.after(_FIRST))
-        status.update("PyTorch")
-        _free_device_memory()
-        measure_peers(folder, budget, options)
+        def measure_first_steps() -> None:
+            measure_steps(in_groups(steps)[0] if steps else [])
+
+        if n_workers > 1:
+            _free_device_memory()
+        verdicts = compare(early)
+        points = tiny_points() if options.smoke else all_points()
+        steps = step_commands(list(early), verdicts, options)
+        if n_workers > 1:
+            # They compile for long, and are timed between the points.
+            with concurrent.futures.ThreadPoolExecutor(2) as pool, ending_parts():
+                beside = [
+                    pool.submit(measure_first_steps),
+                    pool.submit(measure_peers, folder, budget, options),
+                ]
+                measure(points[:N_FIRST], early, until=1.0)
+                for each in beside:
+                    each.result()
+        else:
+            measure(points[:_N_VERY_FIRST], early, budget.after(_VERY_FIRST))
+            measure_steps(steps[:2])
+            measure(points[:N_FIRST], early, budget.after(_FIRST))
+            status.update("PyTorch")
+            _free_device_memory()
+            measure_peers(folder, budget, options)
         measure_steps(steps)
-        measure(points, until=1.0)
+        measure(points, early, until=1.0)
+        late = {name: engine for name, engine in engines.items() if name in LAST}
+        if late and budget.allows("point"):
+            verdicts = [*verdicts, *compare(late)]
+            measure(points, engines, until=1.0)
+            measure_steps(step_commands(list(engines), verdicts, options))
     text = write_report(folder)
     print(text if len(text) < 20_000 else f"{folder / 'table.md'}: {len(text.splitlines())} lines")
     if budget.left < 0 or not budget.allows("point"):
         print(f"--minutes={options.minutes:g} are over: the same command measures what is missing")
+
+
+def in_groups(commands: Sequence[list[str]]) -> list[list[list[str]]]:
+    """The commands of training steps of one model and dtype, together."""
+    groups: dict[tuple[str, str], list[list[str]]] = {}
+    for words in commands:
+        groups.setdefault((words[0], words[2]), []).append(words)
+    return list(groups.values())
 
 
 def _free_device_memory() -> None:
@@ -128,11 +179,11 @@ def _free_device_memory() -> None:
 
 
 def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
-    """Runs PyTorch's part in a process of its own, a fifth of the time at most."""
+    """Runs PyTorch's part in a process of its own, half of the time that is left at most."""
     if importlib.util.find_spec("torch") is None:
         print("no figures of PyTorch: pip install -e '.[peers]'")
         return
-    seconds = max(1.0, min(budget.left, 0.2 * 60 * options.minutes))
+    seconds = max(1.0, 0.5 * budget.left)
     words = [f"--out={folder / 'peers.jsonl'}", f"--first={N_FIRST}", f"--seconds={seconds:g}"]
     log = folder / "logs" / "peers.txt"
     failed = run_part("gpu.peers", words, seconds + 60, log, is_trial=options.smoke)
@@ -228,7 +279,8 @@ def _open_folder(folder: Path, options: Gpu) -> Record:
                     f"{value}: choose another folder"
                 )
         return device
-    ceilings = measured_ceilings(is_tiny=options.smoke)
+    with device_lock(is_trial=options.smoke)():
+        ceilings = measured_ceilings(is_tiny=options.smoke)
     device = own | {"environment": environment, "ceilings": ceilings._asdict()}
     device["memory"] = jax.devices()[0].memory_stats()
     write_json(path, device)
@@ -236,8 +288,8 @@ def _open_folder(folder: Path, options: Gpu) -> Record:
 
 
 def _check(options: Gpu) -> None:
-    if options.rounds < 1 or options.minutes <= 0:
-        raise InputError("--rounds must be at least 1, and --minutes above 0")
+    if options.rounds < 1 or options.minutes <= 0 or options.workers < 0:
+        raise InputError("--rounds must be at least 1, --workers at least 0, --minutes above 0")
     if not options.smoke and jax.default_backend() != "gpu":
         raise InputError(
             f"there is no GPU, JAX runs on {jax.default_backend()!r}: where there is one, pip "

@@ -3,23 +3,25 @@
     PYTHONPATH=experiments python -m gpu.check --engine=mosaic --out DIR/correctness.jsonl
 
 A kernel that faults takes its process along, and one that waits for ever ends it: the GPU benchmark
-starts this program for each engine, again where it ended early. Comparisons that the file holds are
-not made again.
+starts this program for each engine, again where it ended early. Several processes may share the
+comparisons of an engine. Those that the file holds are not made again.
 """
 
 import concurrent.futures
 import dataclasses
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from tuning.kernel_check import Wanted, compare, compiled, expected
-from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, work_of
+from tuning.device_lock import Lock, device_lock, file_lock, unlocked
+from tuning.kernel_check import compare, compiled, expected_by
+from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, planned_work
 from tuning.watch import (
     AtWork,
     Guard,
+    WorkLostError,
     guard_for,
     reason_of,
     require_device,
@@ -35,7 +37,7 @@ from sparsemlp.files import Record
 from sparsemlp.options import cli
 from sparsemlp.runs.history import History
 
-_N_COMPILERS = 8
+_N_COMPILERS = 4
 _CHECKED = (
     ((256, 512), 0.5, 300, (64, 128, 32)),
     ((1024, 4096), 0.8, 8190, (64, 128, 32)),
@@ -55,6 +57,11 @@ _CHECKED = (
     ((512, 1024), 0.9, 32764, (32,)),
     ((256, 512), 0.9, 32764, (32,)),
     ((1536, 384), 0.8, 16380, (64, 32)),
+    ((1024, 1024), 0.9, 4100, (128,)),
+    ((4096, 1024), 0.8, 4100, (128,)),
+    ((4096, 1024), 0.5, 16380, (128,)),
+    ((1024, 4096), 0.9, 4100, (64,)),
+    ((4096, 16384), 0.9, 4100, (32,)),
 )
 """Inputs and outputs, ratio, rows and sides of the blocks of what is compared."""
 
@@ -67,6 +74,10 @@ class Options:
     """Name of the engine."""
     out: Path
     """File of records, a line a comparison."""
+    share: int = 0
+    """Which share of the comparisons."""
+    shares: int = 1
+    """How many shares there are."""
     smoke: bool = False
     """Try the program without a GPU: tiny shapes, interpreted kernels."""
 
@@ -99,18 +110,33 @@ def add_comparisons(options: Options, engine: Engine) -> None:
     known = comparisons(options.engine, engine, points)
 
     def write_down(key: str, reason: str) -> None:
-        history.append({"key": key, **known[key], "wrong": reason, "measured": not options.smoke})
+        with writing(options.out)():
+            history.append(
+                {"key": key, **known[key], "wrong": reason, "measured": not options.smoke}
+            )
 
-    at_work = at_work_of(options.out)
+    at_work = at_work_of(options.out, options.engine, options.share)
     guard = guard_for(write_down, at_work, options.engine, is_trial=options.smoke)
     done = {record["key"] for record in history.read()}
-    for record in check_engines({options.engine: engine}, points, done, guard):
+    others = set(known) - set(share_of(known, options.share, options.shares))
+    lock = device_lock(is_trial=options.smoke)
+    for record in check_engines({options.engine: engine}, points, done | others, guard, lock):
         write_down(record["key"], record["wrong"])
 
 
-def at_work_of(out: Path) -> AtWork:
-    """What is being compared for a file of records."""
-    return AtWork(out.with_suffix(".at_work"))
+def share_of(keys: Iterable[str], share: int, shares: int) -> list[str]:
+    """The keys of comparisons that one of so many processes makes."""
+    return list(keys)[share::shares]
+
+
+def writing(out: Path) -> Lock:
+    """The lock of those who write into a file of records."""
+    return file_lock(out.with_suffix(".lock"))
+
+
+def at_work_of(out: Path, engine: str, share: int = 0) -> AtWork:
+    """What a process is comparing for a file of records."""
+    return AtWork(out.with_suffix(f".{engine}.{share}.at_work"))
 
 
 def check_points(is_tiny: bool) -> list[Point]:
@@ -154,6 +180,7 @@ def check_engines(
     points: list[Point],
     done: Collection[str] = (),
     guard: Guard = unguarded,
+    lock: Lock = unlocked,
 ) -> Iterator[Record]:
     """Computes small products by every engine on this device and compares them.
 
@@ -162,6 +189,7 @@ def check_engines(
       points: layers.
       done: keys of comparisons that are left out.
       guard: what watches over them, under their keys.
+      lock: held while the device is needed, not while kernels are compiled.
 
     Yields:
       A record for each of `comparisons`: its key, and `wrong`, empty if it is right.
@@ -178,24 +206,39 @@ def check_engines(
         if (keys := _keys_of(engines, point, kernel, done))
     ]
 
-    def prepare(one: tuple[Point, str, dict[str, str]]) -> tuple[Work, Wanted, dict[str, Any]]:
+    def prepare(one: tuple[Point, str, dict[str, str]]) -> tuple[Work, Any, Any, dict[str, Any]]:
         point, kernel, keys = one
         with jax.default_matmul_precision(precision):
-            work = work_of(kernel, point.layer, point.n_rows)
+            work, make_operands = planned_work(kernel, point.layer, point.n_rows)
             programs = {name: compiled(work.sparse(engines[name]), work.operands) for name in keys}
-            return work, expected(work), programs
+            return work, make_operands, expected_by(work), programs
 
-    with concurrent.futures.ThreadPoolExecutor(_N_COMPILERS) as pool:
-        for (point, _, keys), prepared in zip(asked, pool.map(prepare, asked), strict=True):
-            work, wanted, programs = prepared
+    def make(one: tuple[Point, str, dict[str, str]], prepared: Any) -> list[Any]:
+        """The records; in the place of the last one, an error after which the device is lost."""
+        (point, _, keys), (work, make_operands, find_wanted, programs) = one, prepared
+        records = []
+        with lock():
+            work = work._replace(operands=make_operands())
+            wanted = find_wanted(*work.operands)
             for name, key in keys.items():
                 try:
                     with guard(key):
                         wrong = compare(programs[name], work, wanted, point.dtype)
-                    yield {"key": key, "wrong": wrong}
+                    records.append({"key": key, "wrong": wrong})
                 except Exception as error:
-                    yield {"key": key, "wrong": reason_of(error)}
-                    require_device(key, error)
+                    records.append({"key": key, "wrong": reason_of(error)})
+                    try:
+                        require_device(key, error)
+                    except WorkLostError as lost:
+                        return [*records, lost]
+        return records
+
+    with concurrent.futures.ThreadPoolExecutor(_N_COMPILERS) as pool:
+        for one, prepared in zip(asked, pool.map(prepare, asked), strict=True):
+            for record in make(one, prepared):
+                if isinstance(record, WorkLostError):
+                    raise record
+                yield record
 
 
 def _keys_of(

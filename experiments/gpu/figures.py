@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from gpu.products import latest
 from gpu.report import check_measured
@@ -76,9 +77,9 @@ def roofline(device: Record, records: list[Record], dtype: str) -> Figure:
             markersize=4,
             label=f"{name}, {phase.replace('_', ' ')}",
         )
-    intensities = np.geomspace(
-        0.5 * min(i for found in points.values() for i, _ in found), 4 * peak / bandwidth
-    )
+    asked = [intensity for found in points.values() for intensity, _ in found]
+    last = max(4 * peak / bandwidth, 1.3 * max(asked))
+    intensities = np.geomspace(0.5 * min(asked), last, 500)
     roof = np.minimum(peak, intensities * bandwidth)
     axes.plot(intensities, roof, color=COLORS[0], label="measured copy and dense product")
     axes.set(
@@ -88,6 +89,10 @@ def roofline(device: Record, records: list[Record], dtype: str) -> Figure:
         ylabel="TFLOP/s",
         title=f"{device['device']}, {dtype}",
     )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.25, which="both")
-    axes.legend(frameon=False, fontsize=7)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=7)
     return figure

@@ -4,6 +4,7 @@ As a program, it is that part: `part.py PARENT MODULE WORDS` runs a module, and 
 does. Else a part of a program that was killed would go on and take time from the next.
 """
 
+import contextlib
 import os
 import re
 import runpy
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -52,15 +53,60 @@ def run_part(
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
+        with _parts.lock:
+            if _parts.are_ended:
+                raise PartEndedError(module)
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+            _parts.running.add(process)
         try:
-            done = subprocess.run(
-                command, env=environment, stdout=output, stderr=output, timeout=seconds, check=False
-            )
+            code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             return f"took longer than {seconds:.0f} s"
-    if done.returncode == 0:
+        finally:
+            process.kill()
+            process.wait()
+            _parts.running.discard(process)
+    if _parts.are_ended:
+        raise PartEndedError(module)
+    if code == 0:
         return ""
-    return error_line(log.read_text(errors="replace")) or f"exit {done.returncode}"
+    return error_line(log.read_text(errors="replace")) or f"exit {code}"
+
+
+class PartEndedError(Exception):
+    """A part was ended with the program, whose fault it is not."""
+
+
+class _Parts:
+    """Those that run, in any thread, and whether all are to end."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.depth, self.are_ended = 0, False
+
+
+_parts = _Parts()
+
+
+@contextlib.contextmanager
+def ending_parts() -> Iterator[None]:
+    """Ends all parts where something goes wrong inside, so that their threads end as well."""
+    with _parts.lock:
+        if not _parts.depth:
+            _parts.are_ended = False
+        _parts.depth += 1
+    try:
+        yield
+    except BaseException:
+        with _parts.lock:
+            _parts.are_ended = True
+            for process in _parts.running:
+                process.kill()
+        raise
+    finally:
+        with _parts.lock:
+            _parts.depth -= 1
 
 
 def error_line(text: str) -> str:

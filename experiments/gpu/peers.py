@@ -9,18 +9,22 @@ counts. The conversion to BSR is not timed. Calls are recorded as a CUDA graph a
 Python's part does not count. PyTorch (extra `peers`) and a GPU are needed.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tuning.device_lock import device_lock
 from tuning.watch import reason_of
+from tuning.workers import environment_with
 
 from gpu.points import Point, all_points, roofline_seconds, tiny_points
 from sparsemlp import InputError
@@ -29,6 +33,9 @@ from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record
 from sparsemlp.options import cli
 from sparsemlp.runs.history import History
+
+_FEW_ROWS = 1024
+"""Of x: enough for every tile, and done in no time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,16 +63,46 @@ def measure_peers(options: Options) -> None:
     Raises:
       InputError: PyTorch is not there, or has no GPU.
     """
-    torch = load_torch(options.smoke)
-    began, history = time.monotonic(), History(options.out)
-    done = {record["key"] for record in history.read()}
-    points = tiny_points() if options.smoke else all_points()
-    for point in points[: options.first or None]:
-        if str(point) in done or not point.ratio:
-            continue
-        if time.monotonic() - began > options.seconds:
-            return
-        history.append(measure(torch, point, options.smoke) | {"measured": not options.smoke})
+    caches = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        # Where nobody has a home, Triton finds no place for what it compiles.
+        environment_with({name: str(Path(scratch) / name.lower()) for name in caches}),
+    ):
+        torch = load_torch(options.smoke)
+        began, history = time.monotonic(), History(options.out)
+        done = {record["key"] for record in history.read()}
+        points = tiny_points() if options.smoke else all_points()
+        lock = device_lock(is_trial=options.smoke)
+        for point in points[: options.first or None]:
+            if str(point) in done or not point.ratio:
+                continue
+            if not options.smoke:
+                compile_small(torch, point)
+            if time.monotonic() - began > options.seconds:
+                return
+            with lock():
+                record = measure(torch, point, options.smoke)
+            history.append(record | {"measured": not options.smoke})
+
+
+def compile_small(torch: Any, point: Point) -> None:
+    """Has Triton compile the kernels of a point, and keep them, with few rows of x.
+
+    What fails here fails again where it is told.
+    """
+    small = dataclasses.replace(point, n_rows=_FEW_ROWS)
+    weight = masked_weight(torch, small).to("cuda", getattr(torch, point.dtype))
+    (n_in, n_out), (rows, cols) = point.shape, point.block
+    for matrix, features, block in (
+        (weight.T, n_in, (rows, cols)),
+        (weight, n_out, (cols, rows)),
+    ):
+        x = torch.ones(_FEW_ROWS, features, device="cuda", dtype=weight.dtype)
+        product = Product(_bsr_dense_addmm(torch), to_bsr(matrix, block), x.T, None)
+        for choice in parameters(_FEW_ROWS, block[0]):
+            with contextlib.suppress(Exception):
+                product.call(choice)
 
 
 def load_torch(is_smoke: bool) -> Any:

@@ -1,20 +1,24 @@
 """Records of timed products in the folder of the GPU benchmark, and of what broke on the way."""
 
+import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from tuning.candidates import plain
+from tuning.device_lock import device_lock
 from tuning.device_timing import Ceilings
-from tuning.kernel_problems import PRODUCTS
+from tuning.kernel_problems import LAST, PRODUCTS, gpu_engines
 from tuning.watch import (
     ENDED,
     AtWork,
     WorkLostError,
     guard_for,
 )
+from tuning.workers import Result, Tell, keeps_much, run_in_workers
 
 from gpu.budget import Budget
 from gpu.points import Point
@@ -26,6 +30,10 @@ from sparsemlp.runs.history import History
 
 _MOST_BROKEN = 3
 """Points at which an engine may break before it is left out everywhere."""
+_MOST_DEATHS = 6
+"""Processes that may die at a point before it is left to the next call."""
+_THREADS_OF_A_WORKER = 3
+"""How many programs it compiles at a time: Python lowers them one by one."""
 
 
 def measure_points(
@@ -40,12 +48,14 @@ def measure_points(
     rounds: int,
     is_trial: bool,
     until: float = 1.0,
+    n_workers: int = 1,
 ) -> None:
     """Adds a record for each point that is not there yet, while there is time.
 
     A contender that never ends or breaks the device ends the program; `broken.jsonl` then says so,
     or `points.at_work` does if it had no time to, twice, and the next call leaves it out: at this
-    point, and everywhere once it broke at three.
+    point, and everywhere once it broke at three. With workers it ends one of them, and the next one
+    leaves it out.
 
     Args:
       folder: where the records are.
@@ -58,61 +68,208 @@ def measure_points(
       rounds: turns of each contender.
       is_trial: whether nothing is measured.
       until: share of the time of the budget that may be used.
+      n_workers: processes that compile, each for a point of its own, while one has the device; 1 is
+        this one alone.
 
     Raises:
       WorkLostError: the device does not answer any more.
     """
     history, broken = History(folder / "products.jsonl"), History(folder / "broken.jsonl")
     found = {record["key"]: record for record in history.read()}
-    at_work = AtWork(folder / "points.at_work")
 
     def break_down(key: str, name: str, reason: str) -> None:
         known = {"key": key, "contender": name, "reason": reason}
         broken.append(known | {"measured": not is_trial})
 
-    if left := at_work.died_again():
-        break_down(*left, ENDED)
-    memory = jax.devices()[0].memory_stats() or {}
-    for point in points:
-        if _is_done(found.get(str(point)), point, engines, verdicts):
-            continue
-        if not budget.allows("point", until):
-            return
-        status.update(str(point))
+    for index in (None, *range(n_workers)):
+        if left := _at_work(folder, index).died_again():
+            break_down(*left, ENDED)
+
+    def write(record: Record) -> None:
+        history.append(record | {"measured": not is_trial})
+
+    def missing() -> Iterator[tuple[Point, dict[str, str]]]:
+        """Points to be measured, and who is left out."""
+        for point in points:
+            if _is_done(found.get(str(point)), point, engines, verdicts):
+                continue
+            if not budget.allows("point", until):
+                return
+            status.update(str(point))
+            out = left_out(broken.read(), point, engines, verdicts)
+            if set(out) <= set(engines):
+                yield point, out
+                continue
+            phases = found[str(point)]["phases"] if str(point) in found else {}
+            write({"key": str(point), "point": plain(point), "phases": phases, "failed": out})
+
+    measured = Measured(folder, list(engines), ceilings, rounds, is_trial)
+    if n_workers > 1:
+        _measure_in_workers(
+            n_workers,
+            measured,
+            missing(),
+            lambda point: left_out(broken.read(), point, engines, verdicts),
+            write,
+            break_down,
+            budget,
+        )
+        return
+    for point, out in missing():
         began = time.monotonic()
 
         def write_down(name: str, reason: str, point: Point = point) -> None:
             break_down(str(point), name, reason)
 
-        out = left_out(broken.read(), point, engines, verdicts)
-        if set(out) <= set(engines):
-            try:
-                record = measure_point(
-                    point,
-                    {name: engine for name, engine in engines.items() if name not in out},
-                    ceilings,
-                    memory.get("bytes_limit"),
-                    rounds=rounds,
-                    is_tiny=is_trial,
-                    guard=guard_for(write_down, at_work, str(point), is_trial=is_trial),
-                )
-            except WorkLostError as error:
-                write_down(error.name, error.reason)
-                raise
-            record["failed"] |= out
-        else:
-            phases = found[str(point)]["phases"] if str(point) in found else {}
-            record = {"key": str(point), "point": plain(point), "phases": phases, "failed": out}
-        history.append(record | {"measured": not is_trial})
+        try:
+            record = measured.record(point, engines, out, write_down, None)
+        except WorkLostError as error:
+            write_down(error.name, error.reason)
+            raise
+        write(record)
         budget.note("point", time.monotonic() - began)
         jax.clear_caches()
+
+
+class Measured(NamedTuple):
+    """How points are measured.
+
+    Attributes:
+      folder: where the records are.
+      names: of the engines.
+      ceilings: what the device reached.
+      rounds: turns of each contender.
+      is_trial: whether nothing is measured.
+    """
+
+    folder: Path
+    names: list[str]
+    ceilings: Ceilings
+    rounds: int
+    is_trial: bool
+
+    def record(
+        self,
+        point: Point,
+        engines: dict[str, Engine],
+        out: dict[str, str],
+        write_down: Callable[[str, str], None],
+        index: int | None,
+    ) -> Record:
+        """The record of a point.
+
+        Args:
+          point: the point.
+          engines: by name.
+          out: who of them is left out, and why.
+          write_down: as of `guard_for`.
+          index: of the worker; None without.
+        """
+        memory = jax.devices()[0].memory_stats() or {}
+        at_work = _at_work(self.folder, index)
+        record = measure_point(
+            point,
+            {name: engine for name, engine in engines.items() if name not in out},
+            self.ceilings,
+            memory.get("bytes_limit"),
+            rounds=self.rounds,
+            is_tiny=self.is_trial,
+            guard=guard_for(write_down, at_work, str(point), is_trial=self.is_trial),
+            lock=device_lock(is_trial=self.is_trial),
+            n_threads=8 if index is None else _THREADS_OF_A_WORKER,
+        )
+        record["failed"] |= out
+        return record | {"asked": self.names}
+
+
+def _at_work(folder: Path, index: int | None) -> AtWork:
+    """What is timed in this process, or in a worker."""
+    return AtWork(folder / f"points.at_work{'' if index is None else f'.{index}'}")
+
+
+def _measure_in_workers(
+    n_workers: int,
+    measured: Measured,
+    missing: Iterator[tuple[Point, dict[str, str]]],
+    out_of: Callable[[Point], dict[str, str]],
+    write: Callable[[Record], None],
+    break_down: Callable[[str, str, str], None],
+    budget: Budget,
+) -> None:
+    """Measures points in processes; of which a process dies is left out when it is tried again."""
+    again: list[Point] = []
+    n_deaths: Counter[Point] = Counter()
+    n_blamed: Counter[tuple[str, str] | None] = Counter()
+    began: dict[Point, float] = {}
+
+    def next_task() -> tuple[Point, dict[str, str]] | None:
+        while again:
+            point = again.pop()
+            out = out_of(point)
+            if set(out) <= set(measured.names):
+                return point, out
+            write({"key": str(point), "point": plain(point), "phases": {}, "failed": out})
+        task = next(missing, None)
+        if task is not None:
+            began[task[0]] = time.monotonic()
+        return task
+
+    def told(task: tuple[Point, Any], broke: tuple[str, str]) -> None:
+        break_down(str(task[0]), *broke)
+
+    def done(task: tuple[Point, Any], record: Record) -> None:
+        write(record)
+        budget.note("point", time.monotonic() - began[task[0]])
+
+    def died(index: int, task: tuple[Point, Any]) -> None:
+        left = _at_work(measured.folder, index).left()
+        if left is not None and left in n_blamed:
+            break_down(*left, ENDED)
+        n_blamed[left] += 1
+        n_deaths[task[0]] += 1
+        if n_deaths[task[0]] < _MOST_DEATHS:
+            again.append(task[0])
+        else:
+            print(f"{task[0]}: {_MOST_DEATHS} processes died of it, it is left to the next call")
+
+    run_in_workers(
+        n_workers, _begin, (measured,), next_task=next_task, told=told, done=done, died=died
+    )
+
+
+def _begin(index: int, tell: Tell, measured: Measured) -> Callable[[Any], Result]:
+    """Begins a worker: makes what measures a point."""
+    engines = gpu_engines(measured.is_trial)
+    engines = {name: engines[name] for name in measured.names}
+
+    def do(task: tuple[Point, dict[str, str]]) -> Result:
+        point, out = task
+
+        def write_down(name: str, reason: str) -> None:
+            tell((name, reason))
+
+        try:
+            record = measured.record(point, engines, out, write_down, index)
+        except WorkLostError as error:
+            write_down(error.name, error.reason)
+            sys.exit(str(error))
+        jax.clear_caches()
+        # What the allocator has gathered it keeps, and others need it.
+        return Result(record, is_last=keeps_much())
+
+    return do
 
 
 def _is_done(
     record: Record | None, point: Point, engines: dict[str, Engine], verdicts: Sequence[Record]
 ) -> bool:
-    """Whether a point has a record that left no engine out that was found to be right since."""
+    """Whether a point has a record that left no engine out that was found to be right since.
+
+    Nor one of `LAST`, which are asked later.
+    """
     if record is None:
+        return False
+    if any(name in LAST and name not in record.get("asked", engines) for name in engines):
         return False
     late = [name for name in engines if NOT_COMPARED in record["failed"].get(name, "")]
     asked = (point.block, point.dtype, PRODUCTS)

@@ -123,13 +123,16 @@ def roofline_seconds(
 def memory_bytes(point: Point, n_contenders: int) -> int:
     """What the arrays of a point take: its operands, and results of every contender and phase.
 
-    A contender keeps the last result of each loop beside the one that is computed.
+    A contender keeps the last result of each loop beside the one that is computed, and a loop an
+    operand of its own.
     """
     n_in, n_out = point.shape
     x, y, w = point.n_rows * n_in, point.n_rows * n_out, n_in * n_out
     results = 2 * (x + y + w) * 2
     # Partial sums of a kernel's gradient are float32, a few for each.
-    return (x + y + w + n_contenders * results) * jnp.dtype(point.dtype).itemsize + 16 * w
+    return (x + y + w + max(x, y) + n_contenders * results) * jnp.dtype(
+        point.dtype
+    ).itemsize + 16 * w
 
 
 def engine_takes(point: Point, engine: Any) -> str | None:

@@ -6,9 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from tuning.candidates import plain
+from tuning.device_lock import Lock, unlocked
 from tuning.device_timing import (
     WARM_SECONDS,
     Ceilings,
+    Loop,
     Timed,
     compile_loops,
     repetitions,
@@ -21,6 +23,7 @@ from gpu.points import (
     PHASES,
     Phase,
     Point,
+    all_points,
     engine_takes,
     memory_bytes,
     n_bytes,
@@ -41,6 +44,8 @@ def measure_point(
     rounds: int = 5,
     is_tiny: bool = False,
     guard: Guard = unguarded,
+    lock: Lock = unlocked,
+    n_threads: int = 8,
 ) -> Record:
     """Times every phase of a point by every contender, in turns.
 
@@ -52,6 +57,9 @@ def measure_point(
       rounds: turns of each.
       is_tiny: whether this tries the program only.
       guard: what watches over the contenders, under their names.
+      lock: held while the device is needed: not while kernels are compiled, but while XLA tries its
+        products there.
+      n_threads: how many programs are compiled at a time.
 
     Returns:
       A record: for each phase and contender the time, TFLOP/s, GB/s and share of the roofline.
@@ -69,40 +77,74 @@ def measure_point(
         record["failed"]["all"] = f"needs {needed / 1e9:.1f} GB of {memory_limit / 1e9:.1f}"
         return record
     layer = point.layer
-    n_in, n_out = point.shape
-    x, dy = (random_rows(layer, point.n_rows, n, seed) for seed, n in enumerate((n_in, n_out)))
-    dtype = jnp.dtype(point.dtype)
-    w = jax.random.normal(jax.random.key(2), point.shape, dtype) / jnp.asarray(n_in**0.5, dtype)
-    operands = (x, w, jnp.ones(n_out, dtype), dy, kept_blocks(layer))
-    for phase in PHASES:
-        expected_seconds = roofline_seconds(
-            point, phase, True, ceilings.bytes_per_second, ceilings.flops[point.dtype]
-        )
-        n_times = 2 if is_tiny else repetitions(expected_seconds)
+    lowered = jax.jit(lambda: _operands(point)).lower()
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), lowered.out_info)
+    make_operands = lowered.compile()
+
+    def n_times(phase: Phase) -> int:
+        roof = (ceilings.bytes_per_second, ceilings.flops[point.dtype])
+        return 1 if is_tiny else repetitions(roofline_seconds(point, phase, True, *roof))
+
+    def compile_engines(phase: Phase) -> dict[str, Loop | str]:
         functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-            "dense": (_dense(phase), operands)
+            name: (engine_phase(engine, layer, phase), _given(shapes, phase))
+            for name, engine in able.items()
         }
-        if point.ratio:
-            functions["masked by XLA"] = (_engine(Reference(), layer, phase), operands)
-        for name, engine in able.items():
-            functions[name] = (_engine(engine, layer, phase), operands)
         if phase == "forward" and point.ratio:
-            functions["metadata"] = (_metadata(point), operands)
+            functions["metadata"] = (_metadata(point), (shapes["kept"],))
         if phase == "forward":
-            functions["loop"] = (_next_to_nothing, operands)
-        loops = compile_loops(functions, n_times)
-        warm_seconds = 0.0 if is_tiny else WARM_SECONDS
-        timed, failed = time_loops(loops, n_times, rounds, warm_seconds, guard)
-        record["phases"][phase] = {
-            name: numbers_of(point, phase, name, found, ceilings) for name, found in timed.items()
-        }
-        record["failed"] |= {f"{name} {phase}": reason for name, reason in failed.items()}
+            functions["loop"] = (_next_to_nothing, (shapes["bias"],))
+        return compile_loops(functions, n_times(phase), n_threads, single={"metadata"})
+
+    compiled = {phase: compile_engines(phase) for phase in PHASES}
+    with lock():
+        operands = make_operands()
+        for phase in PHASES:
+            own = _given(operands, phase)
+            functions = {"dense": (dense_phase(phase), (*own[:-1], None))}
+            if point.ratio:
+                functions["masked by XLA"] = (engine_phase(Reference(), layer, phase), own)
+            loops = compile_loops(functions, n_times(phase), n_threads) | compiled.pop(phase)
+            for name, loop in loops.items():
+                if isinstance(loop, Loop):
+                    of_it = {"metadata": (operands["kept"],), "loop": (operands["bias"],)}
+                    loop.operands = of_it.get(name, loop.operands if name in functions else own)
+            warm_seconds = 0.0 if is_tiny else WARM_SECONDS
+            timed, failed = time_loops(loops, n_times(phase), rounds, warm_seconds, guard)
+            for loop in loops.values():
+                if isinstance(loop, Loop):
+                    loop.forget()
+            record["phases"][phase] = {
+                name: numbers_of(point, phase, name, found, ceilings)
+                for name, found in timed.items()
+            }
+            record["failed"] |= {f"{name} {phase}": reason for name, reason in failed.items()}
     return record
 
 
+def _operands(point: Point) -> dict[str, Any]:
+    layer, dtype, (n_in, n_out) = point.layer, jnp.dtype(point.dtype), point.shape
+    x, dy = (random_rows(layer, point.n_rows, n, seed) for seed, n in enumerate((n_in, n_out)))
+    w = jax.random.normal(jax.random.key(2), point.shape, dtype) / jnp.asarray(n_in**0.5, dtype)
+    return {"x": x, "dy": dy, "w": w, "bias": jnp.ones(n_out, dtype), "kept": kept_blocks(layer)}
+
+
+def _given(operands: Record, phase: Phase) -> tuple[Any, ...]:
+    """What the functions of a phase take; first what all but Y depends on."""
+    names = {
+        "forward": ("x", "w", "bias", "kept"),
+        "input_gradient": ("dy", "w", "kept"),
+        "kernel_gradient": ("x", "dy", "kept"),
+        "forward_backward": ("dy", "x", "w", "bias", "kept"),
+    }
+    return tuple(operands[name] for name in names[phase])
+
+
 def latest(records: Sequence[Record]) -> list[Record]:
-    """The last record of each point, in the order of the first ones."""
-    return list({record["key"]: record for record in records}.values())
+    """The last record of each point, the most telling first."""
+    order = {str(point): place for place, point in enumerate(all_points())}
+    last = {record["key"]: record for record in records}
+    return sorted(last.values(), key=lambda record: order.get(record["key"], len(order)))
 
 
 def point_of(record: Record) -> Point:
@@ -134,40 +176,43 @@ def numbers_of(point: Point, phase: Phase, name: str, found: Timed, ceilings: Ce
     }
 
 
-def _dense(phase: Phase) -> Callable[..., Any]:
-    def run(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
-        y = dense.product(x, w, b, -1) if phase in ("forward", "forward_backward") else None
-        if phase == "forward":
-            return y
-        dx = dense.input_gradient(dy, w, -1) if phase != "kernel_gradient" else None
-        if phase == "input_gradient":
-            return dx
-        dw = dense.kernel_gradient(x, dy, -1)
-        return dw if phase == "kernel_gradient" else (y, dx, dw, dense.bias_gradient(dy, -1))
+def dense_phase(phase: Phase) -> Callable[..., Any]:
+    """XLA's, given the same."""
 
-    return run
+    def both(dy: Any, x: Any, w: Any, b: Any, kept: Any) -> Any:
+        dx, dw = dense.input_gradient(dy, w, -1), dense.kernel_gradient(x, dy, -1)
+        return dense.product(x, w, b, -1), dx, dw, dense.bias_gradient(dy, -1)
 
-
-def _engine(engine: Engine, layer: Any, phase: Phase) -> Callable[..., Any]:
-    def run(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
-        match phase:
-            case "forward":
-                return engine.product(x, w, b, engine.taken(kept), layer)
-            case "input_gradient":
-                return engine.input_gradient(dy, w, engine.taken(kept), layer)
-            case "kernel_gradient":
-                return engine.kernel_gradient(x, dy, engine.taken(kept), layer)
-            case "forward_backward":
-                kept = engine.taken(kept)
-                y = engine.product(x, w, b, kept, layer)
-                dx = engine.input_gradient(dy, w, kept, layer)
-                return y, dx, *engine.parameter_gradients(x, dy, kept, layer)
-
-    return run
+    functions: dict[Phase, Callable[..., Any]] = {
+        "forward": lambda x, w, b, kept: dense.product(x, w, b, -1),
+        "input_gradient": lambda dy, w, kept: dense.input_gradient(dy, w, -1),
+        "kernel_gradient": lambda x, dy, kept: dense.kernel_gradient(x, dy, -1),
+        "forward_backward": both,
+    }
+    return functions[phase]
 
 
-def _next_to_nothing(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
-    """One small kernel: what is left is what the loop around all contenders costs."""
+def engine_phase(engine: Engine, layer: Any, phase: Phase) -> Callable[..., Any]:
+    """An engine's part of a layer, given what it needs."""
+    taken = engine.taken
+
+    def both(dy: Any, x: Any, w: Any, b: Any, kept: Any) -> Any:
+        kept = taken(kept)
+        y = engine.product(x, w, b, kept, layer)
+        dx = engine.input_gradient(dy, w, kept, layer)
+        return y, dx, *engine.parameter_gradients(x, dy, kept, layer)
+
+    functions: dict[Phase, Callable[..., Any]] = {
+        "forward": lambda x, w, b, kept: engine.product(x, w, b, taken(kept), layer),
+        "input_gradient": lambda dy, w, kept: engine.input_gradient(dy, w, taken(kept), layer),
+        "kernel_gradient": lambda x, dy, kept: engine.kernel_gradient(x, dy, taken(kept), layer),
+        "forward_backward": both,
+    }
+    return functions[phase]
+
+
+def _next_to_nothing(b: Any) -> Any:
+    """One small kernel: what is left is what a repetition of any contender costs by itself."""
     return b + 1
 
 
@@ -179,7 +224,7 @@ def _metadata(point: Point) -> Callable[..., Any]:
     (n_in, n_out), (rows, cols) = point.shape, point.block
     grid = (n_in // cols, n_out // rows)
 
-    def run(x: Any, w: Any, b: Any, dy: Any, kept: Any) -> Any:
+    def run(kept: Any) -> Any:
         ids = ids_of(kept)
         return list_rows(ids, grid), list_columns(ids, grid)
 

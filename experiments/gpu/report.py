@@ -138,9 +138,10 @@ def _products(folder: Path, is_measured: bool, ceilings: Ceilings) -> Iterator[s
     yield from (_title("Products", is_measured), "")
     yield (
         "Engines are given the lists of kept blocks, which a step makes once: `metadata`. In each "
-        "time is a kernel that counts the repetitions of XLA's loop, which PyTorch's graphs have "
-        "not: `loop` is one that only adds 1 to the bias. The roofline is that of global memory; "
-        "what fits the second-level cache may be above 100%."
+        "time is a small kernel that makes a repetition wait for the one before, and a share of a "
+        "turn of XLA's loop, which PyTorch's graphs have not: `loop` is both with one that only "
+        "adds 1 to the bias. The roofline is that of global memory; what fits the second-level "
+        "cache may be above 100%."
     )
     yield ""
     yield from _head(

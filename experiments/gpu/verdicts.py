@@ -1,5 +1,6 @@
 """What an engine may be timed at: what it computes as the reference does, in a process apart."""
 
+import concurrent.futures
 import os
 import tempfile
 import time
@@ -8,8 +9,8 @@ from pathlib import Path
 
 from tuning.kernel_problems import COMPARED
 
-from gpu.check import at_work_of, check_points, comparisons
-from gpu.part import run_part
+from gpu.check import at_work_of, check_points, comparisons, share_of, writing
+from gpu.part import ending_parts, run_part
 from pallas_kernels import Engine
 from sparsemlp.blocks import Block, format_block
 from sparsemlp.files import Record
@@ -22,29 +23,54 @@ _MOST_PROCESSES = 8
 
 
 def compare_engines(
-    folder: Path, engines: Mapping[str, Engine], seconds: float, *, is_trial: bool
+    folder: Path,
+    engines: Mapping[str, Engine],
+    seconds: float,
+    *,
+    is_trial: bool,
+    n_workers: int = 1,
 ) -> list[Record]:
-    """Compares engines with the reference on this device and says what is wrong.
+    """Compares engines with the reference on this device, all at once, and says what is wrong.
 
     Args:
       folder: where the records are; what they hold is not compared again.
       engines: by name.
       seconds: how long all of it may take.
       is_trial: whether nothing is measured.
+      n_workers: about how many processes; of each engine at least one.
 
     Returns:
       The records of `correctness.jsonl`, and one for each comparison that was not made, which the
       next call makes.
     """
     path, ends = folder / "correctness.jsonl", time.monotonic() + seconds
+    path.parent.mkdir(parents=True, exist_ok=True)
     records: list[Record] = []
-    with tempfile.TemporaryDirectory() as compiled:
-        # The kernels of `mosaic` take the longest to compile: it gets the time that others leave.
-        slowest_last = sorted(engines.items(), key=lambda item: item[0] == "mosaic")
-        for n_before, (name, engine) in enumerate(slowest_last):
-            wanted = comparisons(name, engine, check_points(is_trial))
-            left = (ends - time.monotonic()) / (len(engines) - n_before)
-            records += _compare(path, name, wanted, Path(compiled), left, is_trial)
+    # The kernels of `mosaic` take the longest to compile.
+    weights = {name: 2 if name == "mosaic" else 1 for name in engines}
+    shares = {
+        name: max(1, n_workers * weight // sum(weights.values()))
+        for name, weight in weights.items()
+    }
+    asked = []
+    for name, engine in engines.items():
+        known = comparisons(name, engine, check_points(is_trial))
+        for share in range(shares[name]):
+            own = share_of(known, share, shares[name])
+            asked.append((name, share, shares[name], {key: known[key] for key in own}))
+
+    def compare(one: tuple[str, int, int, dict[str, Record]]) -> list[Record]:
+        name, share, shares, wanted = one
+        left = ends - time.monotonic()
+        return _compare(path, name, share, shares, wanted, Path(compiled), left, is_trial)
+
+    with (
+        tempfile.TemporaryDirectory() as compiled,
+        concurrent.futures.ThreadPoolExecutor(max(1, len(asked))) as pool,
+        ending_parts(),
+    ):
+        for late in pool.map(compare, asked):
+            records += late
     records = [*History(path).read(), *records]
     for name in engines:
         own = [record for record in records if record["engine"] == name]
@@ -61,18 +87,20 @@ def compare_engines(
 def _compare(
     path: Path,
     name: str,
+    share: int,
+    shares: int,
     wanted: Mapping[str, Record],
     compiled: Path,
     seconds: float,
     is_trial: bool,
 ) -> list[Record]:
-    """Adds what is missing of an engine's comparisons; a kernel that faults or hangs is wrong.
+    """Adds what is missing of a share of comparisons; a kernel that faults or hangs is wrong.
 
     Returns:
       Records of those that were not made, which are not written.
     """
     ends = time.monotonic() + seconds
-    history, at_work = History(path), at_work_of(path)
+    history, at_work = History(path), at_work_of(path, name, share)
 
     def missing() -> list[str]:
         done = {record["key"] for record in history.read()}
@@ -89,15 +117,16 @@ def _compare(
             break
         failed = run_part(
             "gpu.check",
-            [f"--engine={name}", f"--out={path}"],
+            [f"--engine={name}", f"--out={path}", f"--share={share}", f"--shares={shares}"],
             left,
-            path.with_name("logs") / f"check_{name}_{count}.txt",
+            path.with_name("logs") / f"check_{name}_{share}_{count}.txt",
             is_trial=is_trial,
             variables=_quick(compiled),
         )
         interrupted, is_late = at_work.left(), failed.startswith("took longer")
         if interrupted and not is_late:
-            history.append(record(interrupted[1], f"ended the process while it ran: {failed}"))
+            with writing(path)():
+                history.append(record(interrupted[1], f"ended the process while it ran: {failed}"))
         if is_late or missing() == before:
             break
     return [record(key, f"{NOT_COMPARED}: {failed}") for key in missing()]

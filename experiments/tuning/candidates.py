@@ -10,11 +10,13 @@ from typing import Any
 import jax
 
 from pallas_kernels import Engine, SparseLayer
+from pallas_kernels.lists import ListedBlocks
 from pallas_kernels.tuning import Problem, forced
 from sparsemlp.files import Record
+from tuning.device_lock import Lock, unlocked
 from tuning.device_timing import WARM_SECONDS, Loop, compile_loops, repetitions, time_loops
-from tuning.kernel_check import Wanted, expected, reason_wrong
-from tuning.kernel_problems import Work, work_of
+from tuning.kernel_check import Wanted, expected_by, reason_wrong
+from tuning.kernel_problems import Work, planned_work
 from tuning.watch import Guard, reason_of, require_device, unguarded
 
 _USUAL_FLOPS = 2e14
@@ -31,6 +33,8 @@ def measure(
     is_interpreted: bool,
     broken: Mapping[str, str] = MappingProxyType({}),
     guard: Guard = unguarded,
+    lock: Lock = unlocked,
+    n_threads: int = 8,
 ) -> Record:
     """The entry of a problem: the fastest configuration that is right, and XLA beside it.
 
@@ -43,58 +47,78 @@ def measure(
       is_interpreted: whether the kernels are interpreted, and the times mean nothing.
       broken: why a configuration, by its `key_of`, or "dense", is not tried again.
       guard: what watches over the runs of a configuration, under its `key_of`.
+      lock: held while the device is needed: not while configurations are compiled.
+      n_threads: how many are compiled at a time.
+
+    Returns:
+      The entry, and beside it `timed`: configuration and microseconds of each that is right.
 
     Raises:
       WorkLostError: a configuration broke the device; its name is the `key_of`.
     """
     if "dense" in broken:
         return _without_time(problem, [{"configuration": {}, "reason": broken["dense"]}])
-    try:
-        work = work_of(problem.kernel, layer, problem.n_rows)
-        wanted = expected(work)
-    except jax.errors.JaxRuntimeError as error:
-        # As a rule its operands need more memory than there is.
-        require_device("dense", error)
-        return _without_time(problem, [{"configuration": {}, "reason": reason_of(error)}])
+    work, make_operands = planned_work(problem.kernel, layer, problem.n_rows)
+    find_wanted = expected_by(work)
     configurations = chosen(engine.configurations(problem), n_candidates)
-    rejected: list[Record] = []
-    right: dict[str, Any] = {}
-    functions = {"dense": (work.dense, work.operands)}
-    functions |= {
+    functions = {
         key_of(configuration): (cut(work.sparse(engine), configuration), work.operands)
         for configuration in configurations
         if key_of(configuration) not in broken
     }
-    n_times = 2 if is_interpreted else _repetitions(layer, problem.n_rows)
-    loops = compile_loops(functions, n_times)
-    for configuration in configurations:
-        key = key_of(configuration)
-        reason = broken.get(key) or _reason_against(
-            key, loops[key], work, wanted, layer.dtype, guard
-        )
-        if reason:
-            rejected.append({"configuration": plain(configuration), "reason": reason})
-        else:
-            right[key] = configuration
-    warm_seconds = 0.0 if is_interpreted else WARM_SECONDS
-    contenders = {name: loops[name] for name in ("dense", *right)}
-    timed, failed = time_loops(contenders, n_times, rounds, warm_seconds, guard)
+    n_times = 1 if is_interpreted else _repetitions(layer, problem.n_rows)
+    loops = compile_loops(functions, n_times, n_threads)
+    with lock():
+        try:
+            operands = make_operands()
+            wanted = jax.block_until_ready(find_wanted(*operands))
+        except jax.errors.JaxRuntimeError as error:
+            # As a rule its operands need more memory than there is.
+            require_device("dense", error)
+            return _without_time(problem, [{"configuration": {}, "reason": reason_of(error)}])
+        # XLA tries its products on the device. What it computes is the same whatever is kept.
+        bare = tuple(None if isinstance(a, ListedBlocks) else a for a in operands)
+        loops |= compile_loops({"dense": (work.dense, bare)}, n_times)
+        rejected: list[Record] = []
+        right: dict[str, Any] = {}
+        for configuration in configurations:
+            key = key_of(configuration)
+            if isinstance(loop := loops.get(key), Loop):
+                loop.operands = operands
+            reason = broken.get(key) or _reason_against(
+                key, loops[key], work, wanted, layer.dtype, guard
+            )
+            if reason:
+                rejected.append({"configuration": plain(configuration), "reason": reason})
+            else:
+                right[key] = configuration
+        del wanted
+        warm_seconds = 0.0 if is_interpreted else WARM_SECONDS
+        contenders = {name: loops[name] for name in ("dense", *right)}
+        timed, failed = time_loops(contenders, n_times, rounds, warm_seconds, guard)
+        for loop in loops.values():
+            if isinstance(loop, Loop):
+                loop.forget()
     rejected += [
         {"configuration": plain(right.get(key)), "reason": reason} for key, reason in failed.items()
     ]
     names = [key for key in right if key in timed]
     if not names or "dense" not in timed:
         return _without_time(problem, rejected)
-    best = min(names, key=lambda name: timed[name].median)
-    heuristic = timed.get(key_of(configurations[0]))
+    microseconds = {name: 1e6 * found.median for name, found in timed.items()}
+    best = min(names, key=lambda name: microseconds[name])
     return {
         "problem": plain(problem),
         "rejected": rejected,
         "configuration": plain(right[best]),
-        "microseconds": 1e6 * timed[best].median,
-        "dense_microseconds": 1e6 * timed["dense"].median,
-        "heuristic_microseconds": heuristic and 1e6 * heuristic.median,
+        "microseconds": microseconds[best],
+        "dense_microseconds": microseconds["dense"],
+        "heuristic_microseconds": microseconds.get(key_of(configurations[0])),
         "tried": len(configurations),
+        "timed": [
+            {"configuration": plain(right[name]), "microseconds": microseconds[name]}
+            for name in names
+        ],
     }
 
 

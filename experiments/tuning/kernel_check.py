@@ -1,5 +1,6 @@
 """How right a kernel's result is: near as rounding allows, and zero where nothing is kept."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels import Reference
+from tuning.device_timing import UNTUNED
 from tuning.kernel_problems import Work
 
 
@@ -30,6 +32,14 @@ def expected(work: Work) -> Wanted:
 
     Of operands without a sign no terms cancel, so a sum that is zero then has none.
     """
+    return expected_by(work)(*work.operands)
+
+
+def expected_by(work: Work) -> Callable[..., Wanted]:
+    """The compiled program that finds what is `expected` of operands like those of the work.
+
+    Neither its compilation nor that of what compares results with it needs the device.
+    """
     reference = work.reference or work.sparse(Reference())
 
     def compute(*operands: Any) -> Wanted:
@@ -41,7 +51,10 @@ def expected(work: Work) -> Wanted:
         return Wanted(reference(*wide), jax.tree.map(lambda a: a == 0, positive))
 
     with jax.default_matmul_precision("highest"):
-        return jax.jit(compute)(*work.operands)
+        lowered = jax.jit(compute).lower(*work.operands)
+    for result in jax.tree.leaves(jax.eval_shape(work.dense, *work.operands)):
+        _distance(result.shape, result.dtype)
+    return lowered.compile(UNTUNED)
 
 
 def compiled(function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
@@ -87,7 +100,9 @@ def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:
     deviation = 2 * operand + 2.0**-24 * math.sqrt(work.n_terms) + work.n_roundings * of_result
     all_leaves = zip(*map(jax.tree.leaves, (results, *wanted)), strict=True)
     for index, (got, want, is_empty) in enumerate(all_leaves):
-        scale, mean, most, is_there = map(float, _distance(got, want, is_empty))
+        scale, mean, most, is_there = map(
+            float, _distance(got.shape, got.dtype)(got, want, is_empty)
+        )
         if not mean <= 4 * deviation * scale or not most <= 40 * deviation * scale:
             return (
                 f"result {index} is off by {mean:.2e} in the mean and {most:.2e} at most, where "
@@ -98,16 +113,25 @@ def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:
     return ""
 
 
-@jax.jit
-def _distance(got: Array, want: Array, is_empty: Array) -> tuple[Array, Array, Array, Array]:
-    """The root mean square of what is wanted and of the distance, the largest, and stray values.
+@functools.lru_cache(64)
+def _distance(shape: tuple[int, ...], dtype: Any) -> Callable[..., tuple[Array, ...]]:
+    """Finds the root mean square of what is wanted and of the distance, the largest, stray values.
 
     It is one program, where a GPU would compile each operation by itself.
     """
-    a, b = got.astype(jnp.float32), want.astype(jnp.float32)
 
     def root_mean_square(values: Array) -> Array:
         return jnp.sqrt(jnp.mean(jnp.square(values)))
 
-    most = jnp.max(jnp.abs(a - b))
-    return root_mean_square(b), root_mean_square(a - b), most, jnp.any(is_empty & (a != 0))
+    def compute(got: Array, want: Array, is_empty: Array) -> tuple[Array, ...]:
+        a = got.astype(jnp.float32)
+        most = jnp.max(jnp.abs(a - want))
+        return (
+            root_mean_square(want),
+            root_mean_square(a - want),
+            most,
+            jnp.any(is_empty & (a != 0)),
+        )
+
+    kinds = (dtype, jnp.float32, bool)
+    return jax.jit(compute).lower(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds)).compile()

@@ -23,6 +23,8 @@ PAIRS = ("mlp", "mlp_gradients")
 KERNELS = (*PRODUCTS, *PAIRS, "compact_gradient", "pruned_input_gradient")
 COMPARED = (*PRODUCTS, "mlp")
 """The kernels that the GPU benchmark compares before it times anything."""
+LAST = ("jax-triton",)
+"""Engines that take none of the time of the others: they are checked and timed after them."""
 CHANNELS = 256
 """Of x along the token axis, if they divide its rows."""
 
@@ -59,6 +61,7 @@ def gpu_engines(interpret: bool = False) -> dict[str, Engine]:
         for name, engine in ENGINES.items()
         if name != "reference" and engine.reason_against(layer, "gpu") is None
     }
+    found = dict(sorted(found.items(), key=lambda item: item[0] in LAST))
     if not interpret:
         return found
     return {
@@ -153,6 +156,30 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
         case "mlp" | "mlp_gradients":
             return _pair(layer, n_rows, dtype, with_result=kernel == "mlp")
     raise ValueError(f"there is no kernel {kernel!r}: choose one of {', '.join(KERNELS)}")
+
+
+def planned_work(
+    kernel: str, layer: SparseLayer, n_rows: int
+) -> tuple[Work, Callable[[], tuple[Any, ...]]]:
+    """The work of a kernel without arrays, and a compiled program that makes them.
+
+    Args:
+      kernel: as of `work_of`.
+      layer: the layer.
+      n_rows: as of `work_of`.
+
+    Returns:
+      The work, its operands shapes; and what makes the operands on the device.
+    """
+    found: list[Work] = []
+
+    def make() -> tuple[Any, ...]:
+        found.append(work_of(kernel, layer, n_rows))
+        return found[0].operands
+
+    lowered = jax.jit(make).lower()
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), lowered.out_info)
+    return found[0]._replace(operands=shapes), lowered.compile()
 
 
 def _pair(layer: SparseLayer, n_rows: int, dtype: Any, *, with_result: bool) -> Work:

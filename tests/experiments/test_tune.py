@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import pytest
@@ -107,7 +107,7 @@ def test_each_layer_is_a_line_and_a_table_elsewhere_is_said_not_to_be_gone_by(
     monkeypatch.setattr(tune, "gpu_engines", lambda _: {"triton": Triton(interpret=True)})
     monkeypatch.setattr(tune, "is_able", lambda *_: True)
     with jax.default_matmul_precision("default"):
-        assert run(monkeypatch, *words) == 0
+        assert run(monkeypatch, *words, "--workers=1") == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("--engine=auto goes by ")
     with jax.default_matmul_precision("highest"):
         assert run(monkeypatch, *words) == 2
@@ -167,3 +167,53 @@ def test_a_table_of_another_device_is_not_continued(monkeypatch, measured, tmp_p
     assert run(monkeypatch, "--interpret", f"--out={out}", *TINY) == 2
     assert "abacus" in capsys.readouterr().err
     assert not measured
+
+
+def test_workers_write_one_table_and_what_they_die_of_is_left_out(
+    monkeypatch, measured, tmp_path: Path, capsys
+):
+    out, given, works = tmp_path / "table.json", [], cast(Any, tune.measure)
+    words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
+
+    def run_in_workers(n: int, begin: Any, arguments: Any, *, next_task, told, done, died) -> None:
+        assert n == 3
+        while (task := next_task()) is not None:
+            given.append(task[1])
+            problem = tune.problem_of(Triton(), task[0].kernel, task[0].layer, task[0].n_rows)
+            if not task[1]:
+                told(task, ("rows 64", "took longer than 15 s"))
+                died(1, task)
+            elif len(task[1]) == 1:
+                key = problem_key(tune.plain(problem))
+                AtWork(tmp_path / "table.json.at_work.1").begin(key, "rows 32")
+                died(1, task)
+            else:
+                timed = {"timed": [{"configuration": {"rows": 16}, "microseconds": 2.0}]}
+                done(task, works(Triton(), problem, None) | timed)
+
+    monkeypatch.setattr(tune, "run_in_workers", run_in_workers)
+    assert run(monkeypatch, *words, "--workers=3") == 0
+    broken = {"rows 64": "took longer than 15 s"}
+    twice = broken | {"rows 32": "ended the process while it ran, twice"}
+    assert given == 2 * [{}, broken, broken, twice]
+    table = json.loads(out.read_text())
+    assert len(table["entries"]) == 2
+    assert not table["broken"]
+    assert all("timed" not in entry for entry in table["entries"])
+    lines = (tmp_path / "table.candidates.jsonl").read_text().splitlines()
+    assert [json.loads(line)["microseconds"] for line in lines] == [2.0, 2.0]
+    assert capsys.readouterr().out.splitlines()[0] == LINE
+
+
+def test_a_problem_of_which_all_processes_die_is_left_to_the_next_call(
+    monkeypatch, measured, tmp_path: Path, capsys
+):
+    words = ("--interpret", f"--out={tmp_path / 'table.json'}", *TINY, "--kernel=product")
+
+    def run_in_workers(*_: Any, next_task, died, **__: Any) -> None:
+        while (task := next_task()) is not None:
+            died(0, task)
+
+    monkeypatch.setattr(tune, "run_in_workers", run_in_workers)
+    assert run(monkeypatch, *words, "--engine=triton", "--workers=2") == 0
+    assert capsys.readouterr().out.count("left to the next call") == 2

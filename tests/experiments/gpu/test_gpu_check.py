@@ -11,8 +11,8 @@ from tuning.watch import WorkLostError
 
 from pallas_kernels import Mosaic, Reference, Triton
 from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
-from pallas_kernels.mosaic.product_cost import tiles_of
-from pallas_kernels.mosaic.product_tiles import Tiles, product_of
+from pallas_kernels.mosaic.product_tiles import product_of
+from pallas_kernels.mosaic.stream_tiles import StreamTiles, tiles_of
 from sparsemlp.runs.history import History
 
 POINT = Point((64, 64), (32, 32), 0.5, 24, "float32")
@@ -62,7 +62,7 @@ def test_what_is_compared_is_named_while_it_is(tmp_path):
 
     options = gpu_check.Options("looks", out)
     point = check_points(is_tiny=True)[0]
-    at_work = at_work_of(out)
+    at_work = at_work_of(out, "looks")
 
     def compare(*_: object) -> str:
         left = at_work.left()
@@ -114,8 +114,8 @@ def test_engines_are_compared_on_rows_that_do_not_fill_a_tile():
         assert len(keys) - len(fused) == 3 * len(points)
 
 
-def _way(tiles: Tiles) -> tuple[object, ...]:
-    return tiles.n_compute, tiles.abreast, tiles.cluster, tiles.pieces > 1
+def _way(tiles: StreamTiles) -> tuple[object, ...]:
+    return tiles.n_compute, tiles.teams, tiles.tall
 
 
 def test_kernels_are_cut_in_every_way_that_is_timed():
@@ -126,7 +126,7 @@ def test_kernels_are_cut_in_every_way_that_is_timed():
                 tiles = tiles_of(product_of(point.layer, point.n_rows, transposed=transposed))
                 found.add((point.block, point.dtype, *_way(tiles)))
             tiles = gradient_tiles_of(point.layer, point.n_rows)
-            way = tiles.n_together, tiles.is_swapped
+            way = tiles.n_together, tiles.by_rows
             found.add((point.block, point.dtype, "gradient", *way))
         return found
 

@@ -144,3 +144,47 @@ def test_what_was_timed_stays_when_a_later_try_breaks_without_an_engine(tmp_path
     (record,) = latest(History(tmp_path / "products.jsonl").read())
     assert record["phases"] == {"forward": {}}
     assert record["failed"] == {"loop": "an illegal address"}
+
+
+def test_what_workers_die_of_is_left_out_and_the_others_are_measured(tmp_path, monkeypatch):
+    given = []
+
+    def run_in_workers(n: int, begin: Any, _: Any, *, next_task, told, done, died) -> None:
+        assert n == 2
+        while (task := next_task()) is not None:
+            point, out = task
+            given.append((point.ratio, set(out)))
+            if point == POINTS[0] and not out:
+                told(task, ("bad", "took longer than 15 s"))
+                died(1, task)
+            elif point == POINTS[1] and not out:
+                AtWork(tmp_path / "points.at_work.0").begin(str(point), "good")
+                died(0, task)
+            else:
+                done(task, {"key": str(point), "phases": {}, "failed": out})
+
+    monkeypatch.setattr(gpu_point_records, "run_in_workers", run_in_workers)
+    rest = Ceilings(1e12, {}), Budget(1.0), SimpleNamespace(update=lambda _: None)
+    for _ in range(2):
+        measure_points(tmp_path, POINTS, ENGINES, [], *rest, rounds=1, is_trial=True, n_workers=2)
+    assert given == [(0.5, set()), (0.5, {"bad"}), (0.25, set()), (0.25, set()), (0.25, {"good"})]
+    records = History(tmp_path / "products.jsonl").read()
+    assert [record["failed"] for record in records] == [
+        {"bad": "took longer than 15 s"},
+        {"good": "ended the process while it ran, twice"},
+    ]
+
+
+def test_an_engine_that_comes_late_is_timed_once(tmp_path, monkeypatch):
+    timed = []
+
+    def measure_point(point: Point, engines: Any, *_: Any, **__: Any) -> Any:
+        timed.append(list(engines))
+        return {"key": str(point), "phases": {}, "failed": {}}
+
+    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    rest = Ceilings(1e12, {}), Budget(1.0), SimpleNamespace(update=lambda _: None)
+    late: dict[str, Any] = {**ENGINES, "jax-triton": Reference()}
+    for engines in (ENGINES, ENGINES, late, late, ENGINES):
+        measure_points(tmp_path, POINTS[:1], engines, [], *rest, rounds=1, is_trial=True)
+    assert timed == [["good", "bad"], ["good", "bad", "jax-triton"]]

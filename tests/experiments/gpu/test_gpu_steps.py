@@ -1,11 +1,18 @@
 """A batch fits the memory before anything is allocated; unknown options are refused."""
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
 import pytest
 from gpu import steps as gpu_steps
+
+from sparsemlp import ResMLP
 
 
 def test_a_batch_is_halved_until_it_fits():
@@ -60,7 +67,7 @@ def test_a_step_that_was_measured_stays_if_its_selection_fails(monkeypatch, tmp_
         engines.append(engine)
         return select(params, plan, "reference")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(gpu_steps, "select_masks", record_engine)
@@ -76,3 +83,28 @@ def test_a_step_that_was_measured_stays_if_its_selection_fails(monkeypatch, tmp_
     assert gpu_steps.main() == 0
     assert json.loads(out.read_text())["selection_ms"] > 0
     assert set(engines) == {"reference"}
+
+
+def test_products_are_tried_on_a_model_of_two_blocks_while_the_device_is_held(monkeypatch):
+    compiled, is_held = [], [False]
+
+    def lowered(model: ResMLP, *_: object) -> Any:
+        return SimpleNamespace(compile=lambda: compiled.append((model.depth, is_held[0])))
+
+    @contextlib.contextmanager
+    def lock() -> Iterator[None]:
+        is_held[0] = True
+        yield
+        is_held[0] = False
+
+    monkeypatch.setattr(gpu_steps, "_lowered_steps", lowered)
+    given = gpu_steps.MODELS["tiny"].make().clone(depth=5), gpu_steps.optax.adamw(1e-3), 2, 1
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        for folder in (None, "/somewhere"):
+            jax.config.update("jax_compilation_cache_dir", folder)
+            gpu_steps._compiled_steps(*given, lock)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    gpu_steps._compiled_steps(*given, gpu_steps.unlocked)
+    assert compiled == [(5, True), (2, True), (5, False), (5, False)]

@@ -27,7 +27,8 @@ def child(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_verdicts, "check_points", lambda _: POINTS)
 
     def run_part(script: str, words: list[str], seconds: float, log: Path, **rest: Any) -> str:
-        assert (script, words) == ("gpu.check", ["--engine=it", f"--out={path}"])
+        own = ["--engine=it", f"--out={path}", "--share=0", "--shares=1"]
+        assert (script, words) == ("gpu.check", own)
         assert 0 < seconds <= 60
         assert "autotune_level=0" in rest["variables"]["XLA_FLAGS"]
         right, at_work, reason = lives.pop(0)
@@ -35,7 +36,7 @@ def child(tmp_path, monkeypatch):
         for key in [key for key in KEYS if key not in done][:right]:
             History(path).append({"key": key, **WANTED[key], "wrong": "", "measured": False})
         if at_work is not None:
-            at_work_of(path).begin("it", KEYS[at_work])
+            at_work_of(path, "it").begin("it", KEYS[at_work])
         return reason
 
     monkeypatch.setattr(gpu_verdicts, "run_part", run_part)
@@ -94,9 +95,30 @@ def test_without_time_nothing_is_compared(child, tmp_path):
 
 
 def test_a_name_that_an_earlier_process_left_is_not_blamed_again(child, tmp_path):
-    at_work_of(tmp_path / "correctness.jsonl").begin("other", "of another engine")
+    at_work_of(tmp_path / "correctness.jsonl", "it").begin("other", "of another engine")
     child += [(0, None, "ImportError: no tyro")]
     assert set(compared(tmp_path).values()) == {"not compared: ImportError: no tyro"}
+
+
+def test_processes_share_the_comparisons_of_engines(tmp_path, monkeypatch):
+    engines: dict[str, Any] = {"it": Reference(), "mosaic": Reference()}
+    made: list[tuple[str, str, str]] = []
+
+    def run_part(script: str, words: list[str], seconds: float, log: Path, **rest: Any) -> str:
+        name, _, share, shares = (word.partition("=")[2] for word in words)
+        made.append((name, share, shares))
+        known = comparisons(name, engines[name], POINTS)
+        for key in gpu_verdicts.share_of(known, int(share), int(shares)):
+            with gpu_verdicts.writing(tmp_path / "correctness.jsonl")():
+                record = known[key] | {"key": key, "wrong": "", "measured": False}
+                History(tmp_path / "correctness.jsonl").append(record)
+        return ""
+
+    monkeypatch.setattr(gpu_verdicts, "check_points", lambda _: POINTS)
+    monkeypatch.setattr(gpu_verdicts, "run_part", run_part)
+    records = compare_engines(tmp_path, engines, 60.0, is_trial=True, n_workers=4)
+    assert sorted(made) == [("it", "0", "1"), ("mosaic", "0", "2"), ("mosaic", "1", "2")]
+    assert len({record["key"] for record in records}) == len(records) == 2 * len(KEYS)
 
 
 def test_a_wrong_kernel_stands_for_its_block_and_dtype():

@@ -1,5 +1,6 @@
 """A part that fails leaves the line that says why."""
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -67,6 +68,33 @@ def test_a_part_that_does_not_end_is_stopped(script: Path):
     script.write_text("import time; time.sleep(600)")
     log = script.with_name("log.txt")
     assert run_part(script.stem, [], 0.5, log, is_trial=False) == "took longer than 0 s"
+
+
+def test_all_parts_end_where_something_goes_wrong_and_none_begins_after(script: Path):
+    script.write_text("import time; time.sleep(600)")
+    logs = [script.with_name(f"{name}.txt") for name in "ab"]
+    began, found = time.monotonic(), []
+
+    def interrupted() -> None:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool, part.ending_parts():
+            found.extend(
+                pool.submit(run_part, script.stem, [], 600, log, is_trial=False) for log in logs
+            )
+            while not all(log.exists() for log in logs):
+                time.sleep(0.05)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 300
+    for each in found:
+        with pytest.raises(part.PartEndedError):
+            each.result()
+    with pytest.raises(part.PartEndedError):
+        run_part(script.stem, [], 600, logs[0], is_trial=False)
+    script.write_text("pass")
+    with part.ending_parts():
+        assert run_part(script.stem, [], 60, logs[0], is_trial=False) == ""
 
 
 KILLED = """

@@ -23,9 +23,26 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
 OPERANDS = (jnp.arange(6.0).reshape(2, 3), jnp.ones((3, 4)))
 
 
-def test_a_loop_returns_what_the_function_returns() -> None:
-    found = jax.jit(looped(product, 5))(OPERANDS, jnp.zeros((2, 4)))
+@pytest.mark.parametrize(("n_times", "n_copies"), [(5, 10), (20, 10), (4, 1)])
+def test_a_loop_does_what_the_function_does_as_often(n_times: int, n_copies: int) -> None:
+    """And traces it once."""
+    traced, done = [], []
+
+    def counted(a: jax.Array, b: jax.Array) -> jax.Array:
+        traced.append(a)
+        jax.debug.callback(lambda: done.append(1))
+        return product(a, b)
+
+    found = jax.jit(looped(counted, n_times, n_copies))(OPERANDS, jnp.full((2, 4), jnp.nan))
     np.testing.assert_array_equal(found, product(*OPERANDS))
+    jax.effects_barrier()
+    assert len(done) == n_times
+    assert len(traced) == 1
+
+
+def test_a_loop_has_whole_turns() -> None:
+    with pytest.raises(ValueError, match="15 repetitions are no multiple of 10"):
+        looped(product, 15)
 
 
 def test_loops_of_one_form_write_over_one_result() -> None:
@@ -45,6 +62,24 @@ def test_loops_of_one_form_write_over_one_result() -> None:
         found[name] = loop.result()
     assert found["once"].is_deleted()
     assert not found["twice"].is_deleted()
+
+
+def test_what_is_compiled_for_later_operands_is_traced_once() -> None:
+    traced = []
+
+    def counted(a: jax.Array, b: jax.Array) -> jax.Array:
+        traced.append(a)
+        return product(a, b)
+
+    shapes = jax.eval_shape(lambda: OPERANDS)
+    loop = compile_loops({"it": (counted, shapes)}, 20)["it"]
+    assert isinstance(loop, Loop)
+    assert len(traced) == 1
+    loop.operands = OPERANDS
+    loop(1)
+    np.testing.assert_array_equal(loop.result(), product(*OPERANDS))
+    loop.forget()
+    assert not loop.operands
 
 
 def test_what_a_run_leaves_unwritten_is_no_result_once_it_is_spoilt() -> None:
@@ -112,7 +147,9 @@ def test_each_run_is_watched_and_who_breaks_the_device_in_a_turn_is_named(
     assert watched == ["good", "bad"] * 3
 
 
-@pytest.mark.parametrize(("seconds", "n_times"), [(1e-9, 1000), (1e-4, 200), (1.0, 2)])
+@pytest.mark.parametrize(
+    ("seconds", "n_times"), [(1e-9, 1000), (1e-4, 200), (1.1e-4, 190), (5e-3, 4), (1.0, 2)]
+)
 def test_a_loop_is_as_long_as_it_should_run(seconds: float, n_times: int) -> None:
     assert repetitions(seconds) == n_times
 

@@ -7,16 +7,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from gpu.products import dense_phase, engine_phase
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 from machine_code import TARGETS, missing
-from tuning.device_timing import looped
+from tuning.device_timing import N_COPIES, UNTUNED, looped
 
-from pallas_kernels import Mosaic, SparseLayer, Triton
+from pallas_kernels import Mosaic, Reference, SparseLayer, Triton
 
 pytestmark = pytest.mark.aot
 
 ROWS = 8192
+# XLA, asked for deterministic operations, has to try its products on a device.
+_OPTIONS = UNTUNED | {"xla_gpu_deterministic_ops": False}
 
 
 def compiled(architecture: str, function: Callable[..., Any], *arrays: Any) -> tuple[str, str]:
@@ -35,9 +38,9 @@ def compiled(architecture: str, function: Callable[..., Any], *arrays: Any) -> t
 
     operands = tuple(on_device(jax.ShapeDtypeStruct(*array)) for array in arrays)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        results = on_device(jax.eval_shape(function, *operands))
-        loop = jax.jit(looped(function, 10), donate_argnums=1, keep_unused=True)
-        text = loop.lower(operands, results).compile().as_text()
+        results = jax.tree.map(on_device, jax.eval_shape(function, *operands))
+        loop = jax.jit(looped(function, 2 * N_COPIES), donate_argnums=1, keep_unused=True)
+        text = loop.lower(operands, results).compile(_OPTIONS).as_text()
     assert text is not None
     inside, around = text.split("\nENTRY ")
     return inside, around
@@ -52,9 +55,33 @@ def test_the_product_is_computed_in_each_repetition(architecture: str):
 
     arrays = ((ROWS, 384), jnp.bfloat16), ((384, 1536), jnp.bfloat16), ((116,), jnp.int32)
     inside, around = compiled(architecture, product, *arrays)
-    assert 'custom_call_target="__gpu$xla.gpu.triton"' in inside
+    assert inside.count('custom_call_target="__gpu$xla.gpu.triton"') == N_COPIES
     assert "custom-call(" not in around
-    assert "bf16[8192,1536]{1,0} copy(" not in inside + around
+    assert " copy(" not in inside
+    assert "bf16[8192,1536]{1,0} copy(" not in around
+
+
+@pytest.mark.parametrize(
+    ("phase", "n_products"), [("forward", 1), ("kernel_gradient", 1), ("forward_backward", 3)]
+)
+@pytest.mark.parametrize("name", ["dense", "reference", "mosaic"])
+def test_no_product_is_left_out_or_joined_with_another(name: str, phase: Any, n_products: int):
+    layer = SparseLayer((384, 1536), (64, 64), 24, -1, "bfloat16")
+    engine = Mosaic(capability="9.0") if name == "mosaic" else Reference()
+    function = dense_phase(phase) if name == "dense" else engine_phase(engine, layer, phase)
+    x, w, b, dy = ((ROWS, 384), (384, 1536), (1536,), (ROWS, 1536))
+    shapes = {
+        "forward": (x, w, b),
+        "kernel_gradient": (x, dy),
+        "forward_backward": (dy, x, w, b),
+    }[phase]
+    arrays = [(shape, jnp.bfloat16) for shape in shapes]
+    inside, around = compiled("sm_90a", function, *arrays, ((24,), jnp.int32))
+    own = "mosaic_gpu_v2" if name == "mosaic" else "calls=%gemm|__cublas"
+    pattern = rf"(?:fusion|custom-call)\(.*(?:{own})"
+    assert len(re.findall(pattern, inside)) == n_products * N_COPIES
+    assert not re.findall(pattern, around)
+    assert " copy(" not in inside
 
 
 @pytest.mark.parametrize(
