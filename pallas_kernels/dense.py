@@ -17,10 +17,17 @@ def _dot(
     """Contracts axes of a and b; the first `batch` axes are shared.
 
     XLA sums bfloat16 in float32 on CPUs and GPUs and rounds the sums. Asked for float32 results,
-    it would write and read these beside on GPUs.
+    it would write and read these beside on GPUs. But where one operand is a vector, it makes sums
+    on GPUs whose terms it rounds, unless it is asked so.
     """
     shared = tuple(range(batch))
-    return jax.lax.dot_general(a, b, (contract, (shared, shared)))
+    kept = [
+        math.prod(n for axis, n in enumerate(own.shape) if axis not in (*contracted, *shared))
+        for own, contracted in zip((a, b), contract, strict=True)
+    ]
+    wanted = sum_dtype(a) if min(kept) == 1 else a.dtype
+    dot = jax.lax.dot_general(a, b, (contract, (shared, shared)), preferred_element_type=wanted)
+    return dot.astype(a.dtype)
 
 
 def sum_dtype(a: Array) -> jnp.dtype:

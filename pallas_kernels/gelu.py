@@ -1,5 +1,7 @@
 """GELU and its derivative for a GPU, whose kernels have no error function."""
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -22,12 +24,12 @@ def gelu(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array
 
     P is right to 3e-7, and in its left tail relatively as well.
     """
-    density = jnp.exp(x * x * -0.5)
+    density = jnp.exp2(x * x * (-0.5 * math.log2(math.e)))
     t = 1 / (jnp.abs(x) * (0.33 * 2**-0.5) + 1)
-    quotient = jnp.full_like(x, _QUOTIENT[0])
-    for coefficient in _QUOTIENT[1:]:
-        quotient = quotient * t + coefficient
-    tail = density * quotient * t * 0.5
+    quotient = t * (_QUOTIENT[0] / 2) + _QUOTIENT[1] / 2
+    for coefficient in _QUOTIENT[2:]:
+        quotient = quotient * t + coefficient / 2
+    tail = density * (quotient * t)
     distribution = jnp.where(x < 0, tail, 1 - tail)
     return x * distribution, distribution + x * density * (2 * jnp.pi) ** -0.5
 

@@ -1,5 +1,6 @@
 """Engine `mosaic`: Pallas kernels for Hopper and Ampere that load the kept blocks and no others."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +26,9 @@ from pallas_kernels.mosaic import (
 )
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
-from pallas_kernels.mosaic.product_cost import tiles_of
+from pallas_kernels.mosaic.gradient_tiles import DENSE
 from pallas_kernels.mosaic.product_tiles import product_of
+from pallas_kernels.mosaic.stream_tiles import StreamTiles, tiles_of
 from pallas_kernels.mosaic.support import AMPERE, HOPPER
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
@@ -42,8 +44,8 @@ class Mosaic(Engine):
     bfloat16 alone, the one dtype of ours that JAX multiplies there. Float32 operands are multiplied
     in TF32, whose 10 bits tensor cores take by cutting off the rest; where
     `jax_default_matmul_precision` asks for more, this engine declines. Along the tokens XLA
-    transposes x, dy and the results, so that features lie side by side. Nothing was measured on a
-    GPU yet: `auto` leaves this engine out.
+    transposes x, dy and the results, so that features lie side by side. `auto` takes this engine
+    where a table of the GPU says that it pays.
 
     Attributes:
       interpret: whether JAX interprets the kernels, on any platform, instead of compiling them, and
@@ -115,6 +117,9 @@ class Mosaic(Engine):
             return ampere_gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
         problem = layer.problem(self.name, self.version, "kernel_gradient", x.shape[0])
         tiles = configure(problem, gradient_tiles_of(layer, x.shape[0]))
+        if tiles == DENSE:
+            rows = dataclasses.replace(layer, axis=-1)
+            return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), rows)
         return gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=self.interpret)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
@@ -157,8 +162,9 @@ class Mosaic(Engine):
         """The gradients of x and of both layers; the hidden units are computed again from x.
 
         On Hopper one kernel gives them and their gradient, where that costs less on paper or was
-        measured to; else there are two products, and XLA computes GELU. Then the hidden units are
-        rounded to their dtype before GELU too, which the forward pass spares them.
+        measured to; else there are two products, the second of which reads the result of the first
+        and computes GELU. Then the hidden units are rounded to their dtype before GELU too, which
+        the forward pass spares them.
         """
         shape, width = x.shape, dy.shape[-1]
         x, dy = x.reshape(-1, shape[-1]), dy.reshape(-1, width)
@@ -180,8 +186,19 @@ class Mosaic(Engine):
             return hidden.hidden_units(x, dy, weights, layers, tiles, interpret=self.interpret)
         (w1, b1, kept1), (w2, _, kept2) = weights
         before = self.product(x, w1, b1, kept1, layers[0])
-        after = self.input_gradient(dy, w2, kept2, layers[1])
-        return hidden.through_gelu(before, after)
+        if not x.size or self._capability().startswith(AMPERE):
+            after = self.input_gradient(dy, w2, kept2, layers[1])
+            return hidden.through_gelu(before, after)
+        tiles = self._tiles(layers[1], x.shape[0], transposed=True)
+        return products.through_gelu(
+            dy, w2, before, kept2, layers[1], tiles, interpret=self.interpret
+        )
+
+    def _tiles(self, layer: SparseLayer, n_rows: int, *, transposed: bool) -> StreamTiles:
+        """How a product is cut on Hopper."""
+        method = "input_gradient" if transposed else "product"
+        problem = layer.problem(self.name, self.version, method, n_rows)
+        return configure(problem, tiles_of(product_of(layer, n_rows, transposed=transposed)))
 
     def _tiles_of_pair(
         self,
@@ -212,12 +229,8 @@ class Mosaic(Engine):
             memory_bytes = shared_memory_bytes(capability)
             multiply = functools.partial(ampere_products.multiply, memory_bytes=memory_bytes)
         else:
-            method = "input_gradient" if transposed else "product"
-            problem = layer.problem(self.name, self.version, method, rows.shape[0])
-            product = product_of(layer, rows.shape[0], transposed=transposed)
-            multiply = functools.partial(
-                products.multiply, tiles=configure(problem, tiles_of(product))
-            )
+            tiles = self._tiles(layer, rows.shape[0], transposed=transposed)
+            multiply = functools.partial(products.multiply, tiles=tiles)
         y = multiply(
             rows,
             kernel,

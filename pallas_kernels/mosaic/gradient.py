@@ -1,14 +1,14 @@
 """`dW = (x^T dy) * M`: a product of two dense operands of which only the kept blocks are computed.
 
-A program (`gradient_program.py`) owns one kept block, or a few of one line of blocks, and a share
-of the rows. The shares are summed in a fixed order, so results are the same in every run.
+A program (`gradient_program.py`) owns a group of kept blocks of one line of blocks, and a share of
+the rows. The shares are summed in a fixed order, so results are the same in every run.
 
-The hardware multiplies 64 rows of the result at least, which is computed as it lies in dW, with x
-as the left operand, or turned, with dy: a side of the block that has 64 becomes its rows. Kept
-blocks of one column, or of one row, are put together, each from another part of the left operand:
-until there are 64 rows, for which XLA transposes that operand, or more of them, so that the other
-one is loaded for all. Tensor cores read float32 along the rows of x and dy alone: there XLA
-transposes both.
+Blocks of one block column share the features of dy, those of one block row the features of x, which
+are loaded once for a group; of the other operand each has features of its own. The hardware
+multiplies 64 rows of the result at least. Where the side of a block that lies along them is
+shorter, blocks are put above each other until there are 64, for which XLA transposes the operand
+that is not shared; by block rows the result is computed turned then, with dy as the left operand.
+Tensor cores read float32 along the rows of x and dy alone: there XLA transposes both.
 """
 
 import functools
@@ -17,11 +17,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from pallas_kernels.lists import KeptBlocks, listed
-from pallas_kernels.mosaic import launch, warpgroup
-from pallas_kernels.mosaic.gradient_program import Cut, Memory, Program
+from pallas_kernels.layout import spread_gradient
+from pallas_kernels.lists import KeptBlocks, ListedBlocks, listed
+from pallas_kernels.mosaic import gradient_sum, launch, warpgroup
+from pallas_kernels.mosaic.gradient_program import Cut, Memory, Program, find_group
 from pallas_kernels.mosaic.gradient_tiles import (
     DEPTH_BYTES,
     ROWS,
@@ -29,7 +30,7 @@ from pallas_kernels.mosaic.gradient_tiles import (
     n_steps,
     shape_of,
 )
-from pallas_kernels.mosaic.groups import group, spread_parts
+from pallas_kernels.mosaic.groups import n_groups_of
 from pallas_kernels.sparse_layer import SparseLayer
 
 
@@ -56,13 +57,15 @@ def kernel_gradient(
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     grid_shape = n_in // cols, n_out // rows
     blocks = listed(kept, grid_shape)
-    groups = group(blocks, grid_shape, tiles.n_together, by_rows=tiles.is_swapped)
-    n_groups = groups.line.shape[1]
-    cut = _cut(x.shape[0], n_groups, layer, tiles)
+    lists = blocks.rows if tiles.by_rows else blocks.columns
+    cut = _cut(x.shape[0], layer, tiles)
+    n_groups = n_groups_of(layer.n_kept, cut.shape.n_lines, cut.n_together)
     n_shares = pl.cdiv(cut.n_steps, cut.per_share)
-    left, right = (dy, x) if tiles.is_swapped else (x, dy)
+    own, shared = (dy, x) if tiles.by_rows else (x, dy)
     is_wide = x.dtype.itemsize == 4
-    contiguous = cut.depth if is_wide else min(cut.depth, cut.width)
+    contiguous = cut.depth if is_wide else min(cut.depth, cut.shape.shared)
+    if not cut.shape.own_along_rows:
+        contiguous = min(contiguous, cut.shape.own)
 
     def laid(operand: Array, along_rows: bool) -> Array:
         if along_rows:
@@ -72,87 +75,106 @@ def kernel_gradient(
     def ring(*shape: int) -> Any:
         return launch.shared((cut.stages, *shape), layer.dtype, contiguous)
 
-    width, depth = cut.width, cut.depth
-    left_ring = (cut.tall, depth) if cut.left_along_rows else (cut.n_together, depth, cut.height)
+    depth, features = cut.depth, cut.shape.shared
+    own_ring = (
+        (cut.tall, depth) if cut.shape.own_along_rows else (cut.n_together, depth, cut.shape.own)
+    )
 
     parts = launch.launch(
         "sparsemlp_gradient",
-        functools.partial(_kernel, cut=cut),
+        functools.partial(_kernel, cut=cut, n_kept=layer.n_kept),
         [
             blocks.which,
-            groups.line,
-            groups.length,
-            groups.across,
-            laid(left, cut.left_along_rows),
-            laid(right, cut.right_along_rows),
+            lists.start,
+            lists.across,
+            laid(own, cut.shape.own_along_rows),
+            laid(shared, cut.shape.shared_along_rows),
         ],
         grid=(n_groups, n_shares),
-        out=jax.ShapeDtypeStruct((n_shares * n_groups * cut.tall, cut.width), jnp.float32),
+        out=jax.ShapeDtypeStruct(
+            (n_shares * layer.n_kept * cut.shape.height, cut.shape.width), jnp.float32
+        ),
         scratch={
-            "left_ring": ring(*left_ring),
-            "right_ring": ring(*((width, depth) if cut.right_along_rows else (depth, width))),
-            "staging": launch.shared(
-                (cut.n_compute, ROWS, cut.width), jnp.float32, min(32, cut.width)
+            "own": ring(*own_ring),
+            "shared": ring(
+                *((features, depth) if cut.shape.shared_along_rows else (depth, features))
             ),
+            "staging": launch.shared(
+                (cut.n_staged, ROWS, cut.shape.width), jnp.float32, min(32, cut.shape.width)
+            ),
+            "left": launch.barriers(cut.n_staged, arrivals=1),
             "full": launch.barriers(cut.stages, arrivals=cut.n_together + 1),
             "free": launch.barriers(cut.stages, arrivals=cut.n_compute),
         },
         n_warpgroups=cut.n_compute + 1,
         interpret=interpret,
     )
-    parts = parts.reshape(n_shares, -1, cut.height, cut.width)
-    return spread_parts(parts, groups, blocks, layer, is_swapped=tiles.is_swapped)
+    if not cut.shape.is_turned and gradient_sum.fits(n_shares, layer):
+        return gradient_sum.sum_shares(
+            parts, blocks, layer, n_shares, by_rows=tiles.by_rows, interpret=interpret
+        )
+    parts = parts.reshape(n_shares, -1, cut.shape.height, cut.shape.width)
+    sums = jnp.sum(parts, axis=0).astype(layer.dtype)
+    if cut.shape.is_turned:
+        # Turned by themselves: whoever reads the gradient would read across the blocks.
+        sums = jax.lax.optimization_barrier(sums.swapaxes(1, 2))
+    # The entries of block rows are in the order of the ids.
+    place = None if tiles.by_rows else _place(blocks, grid_shape)
+    return spread_gradient(sums, blocks, layer.kernel_shape, place)
 
 
-def _cut(n_rows: int, n_groups: int, layer: SparseLayer, tiles: GradientTiles) -> Cut:
+def _place(blocks: ListedBlocks, grid_shape: tuple[int, int]) -> Int[Array, " k"]:
+    """Which entry of the block columns each kept block is."""
+    (down, across), ids = grid_shape, blocks.own(blocks.ids)
+    return blocks.own(blocks.columns.before)[ids % across * down + ids // across]
+
+
+def _cut(n_rows: int, layer: SparseLayer, tiles: GradientTiles) -> Cut:
     """How the product is cut."""
-    shape = shape_of(layer, is_swapped=tiles.is_swapped)
+    shape = shape_of(layer, by_rows=tiles.by_rows)
+    n_groups = n_groups_of(layer.n_kept, shape.n_lines, tiles.n_together)
     steps = n_steps(n_rows, layer.dtype)
     return Cut(
-        height=shape.height,
-        width=shape.width,
+        shape=shape,
         n_together=tiles.n_together,
         depth=DEPTH_BYTES // jnp.dtype(layer.dtype).itemsize,
         stages=tiles.stages,
         n_steps=steps,
         per_share=tiles.per_share(steps, n_groups),
-        left_along_rows=shape.left_along_rows,
-        right_along_rows=shape.right_along_rows,
     )
 
 
 def _kernel(
     which: Any,
-    line: Any,
-    length: Any,
+    start: Any,
     across: Any,
-    left: Any,
-    right: Any,
+    own_operand: Any,
+    shared_operand: Any,
     dw: Any,
     *,
     cut: Cut,
-    left_ring: Any,
-    right_ring: Any,
+    n_kept: int,
+    own: Any,
+    shared: Any,
     staging: Any,
+    left: Any,
     full: Any,
     free: Any,
 ) -> None:
     share, index = jax.lax.axis_index(launch.Y), jax.lax.axis_index(launch.X)
     table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
-    n_blocks = table(length).read(index)
+    group = find_group(table(start), index, cut)
     first = share * cut.per_share
     program = Program(
         cut=cut,
-        memory=Memory(left_ring, right_ring, staging, full, free),
-        left=left,
-        right=right,
+        memory=Memory(own, shared, staging, left, full, free),
+        own=own_operand,
+        shared=shared_operand,
         across=table(across),
         dw=dw,
-        line=table(line).read(index),
-        group=index,
-        length=n_blocks,
+        group=group,
         first=first,
-        last=jnp.where(n_blocks > 0, jnp.minimum(first + cut.per_share, cut.n_steps), first),
-        first_row=(share * line.shape[1] + index) * cut.tall,
+        last=jnp.where(group.length > 0, jnp.minimum(first + cut.per_share, cut.n_steps), first),
+        first_block=share * n_kept + group.entry,
     )
     launch.specialise(cut.n_compute, program.copy, program.multiply)

@@ -15,10 +15,12 @@ ROWS = 64
 """Rows of a warpgroup's products, which the hardware sets."""
 DEPTH_BYTES = 128
 """Of one feature of x or dy in one buffer."""
-STAGES = (2, 3, 4, 6)
-"""Buffers of the ring."""
+STAGES = (6, 5, 4, 3, 2)
+"""Buffers of the ring: as many as fit, as of a product."""
 PROGRAMS = (132, 264, 396, 528, 1056)
 """How many programs there are at most: so many waves of an H200, which runs 132 of them at once."""
+MOST_STAGED = 2
+"""Warpgroups that write their results at the same time, each through memory of its own."""
 MOST_ROWS = 256
 """Rows of the result of a program, at most: four warpgroups'."""
 
@@ -27,43 +29,61 @@ class Shape(NamedTuple):
     """How the result is computed: as it lies in dW, or turned.
 
     Attributes:
-      height: of a block as it is computed.
-      width: of one.
+      own: features of a block in the operand of which each block has another part: x, or dy where
+        blocks of one block row are computed together.
+      shared: features of one in the other operand.
       n_lines: lines of blocks, of each of which some are computed together: block columns of dW, or
-        block rows if it is turned.
-      n_left: features of the left operand: x, or dy if it is turned.
-      left_along_rows: whether XLA transposes the left operand, so that blocks lie above each other:
-        to fill the rows of a product, or as tensor cores read float32.
-      right_along_rows: the same of the right one.
+        block rows.
+      n_own: features of that first operand.
+      own_along_rows: whether XLA transposes it, so that blocks lie above each other: to fill the
+        rows of a product, or as tensor cores read float32.
+      shared_along_rows: the same of the other one.
+      is_shared_left: whether the shared features are the rows of the result, else the own ones.
+      is_turned: whether the result is computed turned.
     """
 
-    height: int
-    width: int
+    own: int
+    shared: int
     n_lines: int
-    n_left: int
-    left_along_rows: bool
-    right_along_rows: bool
+    n_own: int
+    own_along_rows: bool
+    shared_along_rows: bool
+    is_shared_left: bool
+    is_turned: bool
+
+    @property
+    def height(self) -> int:
+        """Of a block as it is computed."""
+        return self.shared if self.is_shared_left else self.own
+
+    @property
+    def width(self) -> int:
+        """Of a block as it is computed."""
+        return self.own if self.is_shared_left else self.shared
 
 
-def shape_of(layer: SparseLayer, *, is_swapped: bool) -> Shape:
+def shape_of(layer: SparseLayer, *, by_rows: bool) -> Shape:
     """How the gradient of a layer is computed.
 
     Args:
       layer: the layer.
-      is_swapped: whether it is turned.
+      by_rows: whether blocks of one block row are computed together, not of one block column.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     is_wide = jnp.dtype(layer.dtype).itemsize == 4
-    if is_swapped:
-        return Shape(rows, cols, n_in // cols, n_out, is_wide or rows < ROWS, is_wide)
-    return Shape(cols, rows, n_out // rows, n_in, is_wide or cols < ROWS, is_wide)
+    if not by_rows:
+        above = is_wide or cols < ROWS
+        return Shape(cols, rows, n_out // rows, n_in, above, is_wide, False, False)
+    if cols >= ROWS and not is_wide:
+        return Shape(rows, cols, n_in // cols, n_out, False, False, True, False)
+    above = is_wide or rows < ROWS
+    return Shape(rows, cols, n_in // cols, n_out, above, is_wide, False, True)
 
 
-def orientations(block: tuple[int, int]) -> list[bool]:
-    """Whether results may be turned, not, or both: a side of 64 or more is the rows, if one is."""
-    rows, cols = block
-    heights = {False: cols, True: rows}
-    return [turned for turned, height in heights.items() if height >= ROWS] or [False, True]
+def orientations(layer: SparseLayer) -> list[bool]:
+    """By block columns, by rows, or both: a side of 64 or more is the rows, if one is."""
+    heights = {by_rows: shape_of(layer, by_rows=by_rows).height for by_rows in (False, True)}
+    return [by_rows for by_rows, height in heights.items() if height >= ROWS] or [False, True]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +95,14 @@ class GradientTiles:
       stages: buffers of the ring.
       programs: how many programs there are at most, where there are fewer groups of blocks; the
         rows are shared out among them.
-      is_swapped: whether the result is computed turned: its left operand is dy then, else x.
+      by_rows: whether these are blocks of one block row, for which x is loaded once, not of one
+        block column and dy.
     """
 
     n_together: int
     stages: int
     programs: int
-    is_swapped: bool
+    by_rows: bool
 
     def per_share(self, n_steps: int, n_groups: int) -> int:
         """How many of all steps a share of the rows has at most, with so many groups of blocks."""
@@ -89,17 +110,29 @@ class GradientTiles:
         return pl.cdiv(n_steps, min(n_steps, n_shares))
 
 
+DENSE = GradientTiles(0, 0, 0, False)
+"""No kernel: XLA computes all of dW and clears what is dropped. Tensor cores load less for it than
+for many small blocks."""
+
+
 def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
     """Every way to cut the gradient of a layer that fits shared memory."""
-    for is_swapped in orientations(layer.block):
-        shape = shape_of(layer, is_swapped=is_swapped)
-        together = [n for n in (1, 2, 4, 8, 16) if _is_tall(n * shape.height)]
-        for n, stages, programs in itertools.product(together, STAGES, PROGRAMS):
-            tall = n * shape.height
-            ring = stages * (tall + shape.width) * DEPTH_BYTES
-            staging = launch.panel_bytes((tall, shape.width), jnp.float32)
-            if ring + staging + launch.BARRIERS_BYTES <= launch.SHARED_MEMORY_BYTES:
-                yield GradientTiles(n, stages, programs, is_swapped)
+    for by_rows in orientations(layer):
+        shape = shape_of(layer, by_rows=by_rows)
+        together = [n for n in (1, 2, 4, 8) if _is_tall(n * shape.height)]
+        for n, programs in itertools.product(together, PROGRAMS):
+            stages = _stages(n, shape)
+            if stages:
+                yield GradientTiles(n, stages, programs, by_rows)
+
+
+def _stages(n_together: int, shape: Shape) -> int:
+    """How many buffers fit shared memory; 0 if too few do."""
+    tall = n_together * shape.height
+    staging = launch.panel_bytes((min(tall, MOST_STAGED * ROWS), shape.width), jnp.float32)
+    left = launch.SHARED_MEMORY_BYTES - launch.BARRIERS_BYTES - staging
+    buffer = (n_together * shape.own + shape.shared) * DEPTH_BYTES
+    return next((n for n in STAGES if n * buffer <= left), 0)
 
 
 def _is_tall(n: int) -> bool:

@@ -1,11 +1,11 @@
 """What hidden units and their gradient cost on paper in one kernel, and one after the other.
 
-By the rates and assumptions of `product_cost` and `mlp_cost`, of which nothing was measured yet.
+By the rates and assumptions of `product_cost` and `mlp_cost`.
 """
 
 import jax.numpy as jnp
 
-from pallas_kernels.mosaic import mlp_cost, product_cost
+from pallas_kernels.mosaic import mlp_cost, product_cost, stream_tiles
 from pallas_kernels.mosaic.hidden_tiles import (
     APART,
     Hidden,
@@ -34,14 +34,13 @@ def seconds(hidden: Hidden, tiles: HiddenTiles) -> float:
 
 
 def apart_seconds(hidden: Hidden) -> float:
-    """The time of one product after the other and a pass of XLA, which reads and writes twice."""
-    cuts = [product_cost.tiles_of(product) for product in hidden]
-    products = sum(product_cost.seconds(*each) for each in zip(hidden, cuts, strict=True))
+    """The time of one product after the other: units go out, in again and out with a gradient."""
+    cuts = [stream_tiles.tiles_of(product) for product in hidden]
+    products = sum(stream_tiles.seconds(*each) for each in zip(hidden, cuts, strict=True))
     n_units, bytes_of_units = _units(hidden)
     places = product_cost.PLACES[1]
     gelu = mlp_cost.gelu_seconds(places, 1, -(-n_units // places))
-    of_pass = max(gelu, 4 * bytes_of_units / MEMORY_BYTES)
-    return products + 2 * bytes_of_units / MEMORY_BYTES + of_pass
+    return products + max(gelu, 4 * bytes_of_units / MEMORY_BYTES)
 
 
 def tiles_of(layers: tuple[SparseLayer, SparseLayer], problem: Problem) -> HiddenTiles | None:

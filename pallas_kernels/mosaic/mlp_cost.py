@@ -1,8 +1,7 @@
 """What a way to cut two fused layers costs on paper, and whether it beats one after the other.
 
-By the rates and assumptions of `product_cost`, of which nothing was measured yet, and by the
-time of GELU: a fused program computes it of all hidden units of its rows, which more programs share
-out otherwise if there are few rows.
+By the rates and assumptions of `product_cost` and the time of GELU: a fused program computes it of
+all hidden units of its rows, which more programs share out otherwise if there are few rows.
 """
 
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic import product_cost
+from pallas_kernels.mosaic import product_cost, stream_tiles
 from pallas_kernels.mosaic.mlp_tiles import (
     APART,
     MlpTiles,
@@ -59,12 +58,10 @@ def apart_seconds(pair: Pair) -> float:
     """The time of one product after the other, the first of which writes the hidden units."""
     hidden = pair.first.n_rows * pair.first.n_lines * pair.first.width
     written = hidden * jnp.dtype(pair.first.dtype).itemsize / product_cost.CACHE_BYTES
-    cuts = [product_cost.tiles_of(product) for product in pair]
-    products = (product_cost.seconds(*each) for each in zip(pair, cuts, strict=True))
-    n_programs = cuts[0].n_tiles(pair.first) * cuts[0].n_shares(pair.first)
-    units, n_compute = -(-hidden // n_programs), cuts[0].n_compute
-    gelu = gelu_seconds(n_programs, cuts[0].cluster, units, n_compute)
-    return sum(products) + written + gelu
+    cuts = [stream_tiles.tiles_of(product) for product in pair]
+    products = (stream_tiles.seconds(*each) for each in zip(pair, cuts, strict=True))
+    n_programs = cuts[0].n_programs(pair.first)
+    return sum(products) + written + gelu_seconds(n_programs, 1, -(-hidden // n_programs))
 
 
 def tiles_of(layers: tuple[SparseLayer, SparseLayer], problem: Problem) -> MlpTiles | None:

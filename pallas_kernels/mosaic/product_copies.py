@@ -15,15 +15,6 @@ from pallas_kernels.mosaic.product_program import Program
 class Copying(Program):
     """A program as its copying warpgroup runs it."""
 
-    def copy(self) -> None:
-        """What the copying warpgroup does."""
-        if self.is_whole:
-            self.fetch_piece(jnp.int32(0), jnp.int32(0), None)
-        start = jnp.int32(0), jnp.int32(0)
-        uses = jax.lax.fori_loop(0, self.share.n_turns(), self.fetch_turn, start)
-        self.await_end(uses[1])
-        self.await_panels(uses[0])
-
     def fetch_turn(self, turn: Array, uses: tuple[Array, Array]) -> tuple[Array, Array]:
         """Starts the copies of a group of columns.
 

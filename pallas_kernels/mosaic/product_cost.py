@@ -1,7 +1,6 @@
-"""What a way to cut a product costs on paper, and which one costs the least.
+"""What products of panels cost on paper, which kernels for two layers are made of.
 
-Rates are those of an H200, the times of a step assumed. Nothing of it was measured yet: it chooses
-where no table does, and says to the tuner where to begin.
+Rates and times of a step are those of an H200: a step waits for memory where nothing hides that.
 """
 
 import math
@@ -9,19 +8,18 @@ import math
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.product_tiles import PROGRAMS, ROWS, Product, Tiles, search_space
+from pallas_kernels.mosaic.product_tiles import PROGRAMS, ROWS, Product, Tiles
 
 CACHE_BYTES = 5.5e12
 """From the second-level cache to shared memory, a second."""
 FLOPS = {2: 7.8e14, 4: 3.9e14}
 """Of tensor cores a second, by the bytes of a number."""
-COPY_SECONDS = 4e-7
-"""From the start of a copy to its end, assumed."""
-STEP_SECONDS = 6e-8
-"""Of a step that has nothing to wait for: barriers, ids, the start of a product; assumed."""
-ISSUE_SECONDS = 4e-8
-"""Of the start of one copy by the warpgroup that starts them all, assumed."""
+COPY_SECONDS = 1e-6
+"""From the start of a copy to its end."""
+STEP_SECONDS = 3e-7
+"""Of a step that has nothing to wait for: barriers, ids, the start of a product."""
+ISSUE_SECONDS = 1.5e-7
+"""Of the start of one copy by the warpgroup that starts them all."""
 PLACES = {1: 132, 2: 132, 4: 124}
 """Programs that run at once, by the size of their clusters: one on each multiprocessor of an H200.
 A cluster lies in one group of these, and not every group is a multiple of four; assumed."""
@@ -44,20 +42,6 @@ def loaded_bytes(product: Product, tiles: Tiles) -> float:
         needed = 1 - (1 - _density(product)) ** tiles.group
         panels = pl.cdiv(product.n_lines, tiles.group) * needed * product.n_blocks * panel_block
     return float(n_tiles * (weights + panels) * jnp.dtype(product.dtype).itemsize)
-
-
-def seconds(product: Product, tiles: Tiles) -> float:
-    """The time of a product, if blocks were kept at random: of its loads, or of its steps.
-
-    Programs run in waves, the last of which may leave most of the device idle. A step takes as long
-    as its products, as the start of its copies, or as those that the ring cannot hide. Tensor cores
-    read both operands from shared memory, 128 bytes while they compute 4096 bfloat16 operations:
-    for narrow blocks reading takes longer. Columns abreast wait for the longest of them; whole
-    columns are sorted by their length, what lies in a piece is not.
-    """
-    n_programs = tiles.n_tiles(product) * tiles.n_shares(product)
-    steps = program_seconds(product, tiles, is_sorted=tiles.pieces == 1)
-    return in_waves(n_programs, tiles.cluster, loaded_bytes(product, tiles), steps)
 
 
 def program_seconds(product: Product, tiles: Tiles, *, is_sorted: bool) -> float:
@@ -109,42 +93,6 @@ def in_waves(n_programs: int, cluster: int, loaded: float, program_seconds: floa
     places = PLACES[cluster]
     waves = pl.cdiv(n_programs, places)
     return max(waves * places / n_programs * loaded / CACHE_BYTES, waves * program_seconds)
-
-
-def by_cost(product: Product, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> list[Tiles]:
-    """Every way to cut a product that fits, the shortest time first.
-
-    Of equal ones what loads less comes first, then more warpgroups, then the longer ring.
-
-    Args:
-      product: what is cut.
-      memory_bytes: of shared memory.
-    """
-
-    def cost(tiles: Tiles) -> tuple[float, float, int, int]:
-        loaded = loaded_bytes(product, tiles)
-        return seconds(product, tiles), loaded, -tiles.n_compute, -tiles.stages
-
-    return sorted(search_space(product, memory_bytes), key=cost)
-
-
-def tiles_of(product: Product, memory_bytes: int = launch.SHARED_MEMORY_BYTES) -> Tiles:
-    """The way to cut a product that takes the shortest time on paper.
-
-    Args:
-      product: what is cut.
-      memory_bytes: of shared memory.
-
-    Raises:
-      ValueError: no way fits.
-    """
-    ways = by_cost(product, memory_bytes)
-    if not ways:
-        raise ValueError(
-            f"blocks {product.width}x{product.depth} of {product.dtype} do not fit {memory_bytes} "
-            "bytes"
-        )
-    return ways[0]
 
 
 def _density(product: Product) -> float:

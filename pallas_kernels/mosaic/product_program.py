@@ -1,4 +1,4 @@
-"""One program of a product with a block-sparse operand on Hopper: what it is and what it has.
+"""A product with a block-sparse operand as a part of a kernel for two layers on Hopper.
 
 A program owns some rows of the result and a share of its block columns. The rows of the dense
 operand that it needs, the panel, stay in shared memory; the kept blocks of one column after another

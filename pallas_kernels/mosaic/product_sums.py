@@ -18,27 +18,6 @@ from pallas_kernels.mosaic.product_tiles import ROWS
 class Summing(Program):
     """A program as its multiplying warpgroups run it."""
 
-    def multiply(self, thread: Array) -> None:
-        """What a multiplying warpgroup does with its 64 rows of the columns that are its own."""
-        tall = jnp.int32(self.tiles.rows // ROWS)
-        beside, above = jax.lax.div(thread, tall), jax.lax.rem(thread, tall)
-
-        def of_turn(turn: Array, uses: tuple[Array, Array]) -> tuple[Array, Array]:
-            def sum_up(*totals: Any) -> tuple[Array, Array]:
-                after = self.add_turn(totals, turn, beside, above, uses)
-                for rank, total in enumerate(totals):
-                    column, exists = self.share.column(turn, rank, beside)
-                    row = self.first_row + above * ROWS
-                    self.write(self.value(total, column), thread, row, column, exists)
-                return after
-
-            return warpgroup.with_accumulators((ROWS, self.width), self.tiles.lines, sum_up)
-
-        if self.is_whole:
-            warpgroup.wait(self.memory.panel_full.at[0])
-        jax.lax.fori_loop(0, self.share.n_turns(), of_turn, (jnp.int32(0), jnp.int32(0)))
-        warpgroup.finish_writes()
-
     def add_turn(
         self,
         totals: Sequence[Any],
@@ -141,7 +120,7 @@ class Summing(Program):
         value = total[...]
         if self.bias is not None:
             features = pl.ds(column * self.width, self.width)
-            value = value + warpgroup.load_row(self.bias.at[features], ROWS)
+            value = value + warpgroup.as_rows(warpgroup.load_row(self.bias.at[features]), ROWS)
         return gelu(value)[0] if self.with_gelu else value
 
     def write(

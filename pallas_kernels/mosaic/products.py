@@ -1,6 +1,6 @@
 """`y = x (W * M) + b` and `dx = dy (W * M)^T`: a dense operand times a block-sparse one.
 
-Here they are cut and launched; `product_program` tells what runs on the GPU.
+Here they are cut and launched; `stream_program` tells what runs on the GPU.
 """
 
 import functools
@@ -12,16 +12,13 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.lists import KeptBlocks, listed
 from pallas_kernels.mosaic import launch, warpgroup
-from pallas_kernels.mosaic.product_copies import Copying
-from pallas_kernels.mosaic.product_program import Memory
-from pallas_kernels.mosaic.product_share import Share
-from pallas_kernels.mosaic.product_sums import Summing
-from pallas_kernels.mosaic.product_tiles import (
-    ROWS,
-    Tiles,
-    needed_blocks,
-    product_of,
-    steps_of_ranks,
+from pallas_kernels.mosaic.product_tiles import ROWS, product_of
+from pallas_kernels.mosaic.stream_program import Memory, Program
+from pallas_kernels.mosaic.stream_tiles import (
+    StreamTiles,
+    n_staged,
+    step_depth,
+    with_hidden_units,
 )
 from pallas_kernels.sparse_layer import SparseLayer
 
@@ -35,7 +32,7 @@ def multiply(
     bias: Float[Array, " out"] | None,
     kept: KeptBlocks,
     layer: SparseLayer,
-    tiles: Tiles,
+    tiles: StreamTiles,
     *,
     transposed: bool,
     interpret: bool,
@@ -57,6 +54,64 @@ def multiply(
       interpret: whether the kernel is interpreted.
       with_gelu: whether it is GELU of the sums that is written.
     """
+    (y,) = _multiply(
+        x,
+        kernel,
+        bias,
+        None,
+        kept,
+        layer,
+        tiles,
+        transposed=transposed,
+        interpret=interpret,
+        with_gelu=with_gelu,
+    )
+    return y
+
+
+@functools.partial(jax.jit, static_argnames=("layer", "tiles", "interpret"))
+def through_gelu(
+    dy: Float[Array, "rows out"],
+    kernel: Float[Array, "in out"],
+    before: Float[Array, "rows in"],
+    kept: KeptBlocks,
+    layer: SparseLayer,
+    tiles: StreamTiles,
+    *,
+    interpret: bool,
+) -> tuple[Float[Array, "rows in"], Float[Array, "rows in"]]:
+    """Hidden units after GELU, and `dy (W * M)^T gelu'(h)`, the gradient before it.
+
+    Args:
+      dy: the gradient of the result of the layer that follows GELU.
+      kernel: of that layer.
+      before: h, the hidden units before GELU.
+      kept: the kept blocks.
+      layer: the layer, without regard to its axis.
+      tiles: how its input gradient is cut.
+      interpret: whether the kernel is interpreted.
+    """
+    product = product_of(layer, dy.shape[0], transposed=True)
+    tiles = with_hidden_units(product, tiles)
+    gradient, units = _multiply(
+        dy, kernel, None, before, kept, layer, tiles, transposed=True, interpret=interpret
+    )
+    return units, gradient
+
+
+def _multiply(
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    before: Array | None,
+    kept: KeptBlocks,
+    layer: SparseLayer,
+    tiles: StreamTiles,
+    *,
+    transposed: bool,
+    interpret: bool,
+    with_gelu: bool = False,
+) -> list[Array]:
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     product = product_of(layer, x.shape[0], transposed=transposed)
     width, depth, n_result = product.width, product.depth, product.n_lines * product.width
@@ -67,104 +122,100 @@ def multiply(
         kernel = kernel.T
     turned = transposed or is_wide
     x = launch.padded(x, launch.TILE_ROWS)
-    contiguous = min(32 if is_wide else 64, depth, depth if turned else width)
-    n_shares, n_tiles = tiles.n_shares(product), tiles.n_tiles(product)
-    buffers = 1 if tiles.pieces == 1 else 2
+    step, n_programs = step_depth(depth, layer.dtype), tiles.n_programs(product)
+    contiguous = min(32 if is_wide else 64, step, step if turned else width)
 
     def shared(*shape: int, contiguous: int = contiguous) -> Any:
         return launch.shared(shape, layer.dtype, contiguous)
 
-    y = launch.launch(
-        launch.product_name(transposed=transposed, with_gelu=with_gelu),
+    n_results = 1 if before is None else 2
+    extra = [a for a in (bias, before) if a is not None]
+    extra = extra if before is None else [launch.padded(before, launch.TILE_ROWS)]
+    result = jax.ShapeDtypeStruct((x.shape[0], n_result), x.dtype)
+    each = n_staged(tiles, through_gelu=before is not None)
+    n_all = tiles.n_compute * each
+    staged = {} if before is None else {"staged": launch.barriers(n_all, arrivals=1)}
+    found = launch.launch(
+        "sparsemlp_through_gelu"
+        if before is not None
+        else launch.product_name(transposed=transposed, with_gelu=with_gelu),
         functools.partial(
             _kernel,
             tiles=tiles,
+            n_programs=n_programs,
+            n_lines=product.n_lines,
+            n_row_tiles=tiles.n_row_tiles(product.n_rows),
             width=width,
             depth=depth,
+            step=step,
+            n_staged=each,
             turned=turned,
-            n_shares=n_shares,
             has_bias=bias is not None,
+            has_units=before is not None,
             with_gelu=with_gelu,
         ),
         [
             blocks.which,
-            lists.before,
-            jax.vmap(functools.partial(needed_blocks, tiles=tiles))(lists, order=lists.order),
-            jax.vmap(functools.partial(steps_of_ranks, tiles=tiles))(lists, order=lists.order),
-            lists.across,
+            lists.start,
             lists.order,
+            lists.across,
             x,
             kernel,
-            *([] if bias is None else [bias]),
+            *extra,
         ],
-        grid=(n_shares * n_tiles // tiles.cluster,),
-        cluster=tiles.cluster,
-        out=jax.ShapeDtypeStruct((x.shape[0], n_result), x.dtype),
+        grid=(n_programs,),
+        out=(result,) * n_results,
         scratch={
-            "panel": shared(buffers, tiles.blocks, tiles.rows, depth),
-            "ring": shared(
-                tiles.stages, tiles.abreast, *((width, depth) if turned else (depth, width))
-            ),
-            "staging": shared(
-                tiles.n_compute, ROWS, width, contiguous=min(32 if is_wide else 64, width)
-            ),
-            "panel_full": launch.barriers(buffers, arrivals=tiles.blocks),
-            "panel_free": launch.barriers(buffers, arrivals=tiles.n_compute),
-            "ring_full": launch.barriers(tiles.stages, arrivals=tiles.abreast),
-            "ring_free": launch.barriers(
-                tiles.stages, arrivals=tiles.n_compute, cluster=tiles.cluster
-            ),
+            "left": shared(tiles.stages, tiles.rows, step),
+            "right": shared(tiles.stages, *((width, step) if turned else (step, width))),
+            "staging": shared(n_all, ROWS, width, contiguous=min(32 if is_wide else 64, width)),
+            **staged,
+            "full": launch.barriers(tiles.teams * tiles.stages, arrivals=2),
+            "free": launch.barriers(tiles.stages, arrivals=tiles.n_compute // tiles.teams),
         },
         n_warpgroups=tiles.n_compute + 1,
         interpret=interpret,
     )
-    return y[: product.n_rows]
+    return [a[: product.n_rows] for a in found]
 
 
 def _kernel(
     which: Any,
-    before: Any,
-    needed: Any,
-    steps: Any,
-    across: Any,
+    start: Any,
     order: Any,
+    across: Any,
     x: Any,
     kernel: Any,
     *rest: Any,
-    tiles: Tiles,
-    width: int,
-    depth: int,
-    turned: bool,
-    n_shares: int,
+    tiles: StreamTiles,
     has_bias: bool,
-    with_gelu: bool,
-    **memory: Any,
+    has_units: bool,
+    left: Any,
+    right: Any,
+    staging: Any,
+    full: Any,
+    free: Any,
+    staged: Any = None,
+    **cut: Any,
 ) -> None:
-    *bias, y = rest
-    tile, share = launch.place(n_shares, tiles.cluster)
+    given = list(rest)
+    bias = given.pop(0) if has_bias else None
+    before = given.pop(0) if has_units else None
+    y, units = (*given, None)[:2]
     table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
-    program: dict[str, Any] = {
-        "share": Share(
-            before=table(before),
-            needed=table(needed),
-            steps=table(steps),
-            across=table(across),
-            order=table(order),
-            ends=None,
-            tiles=tiles,
-            n_columns=order.shape[1],
-            number=share,
-            n_shares=n_shares,
-        ),
-        "memory": Memory(**memory),
-        "x": x,
-        "kernel": kernel,
-        "bias": bias[0] if has_bias else None,
-        "y": y,
-        "first_row": tile * tiles.rows,
-        "width": width,
-        "depth": depth,
-        "turned": turned,
-        "with_gelu": with_gelu,
-    }
-    launch.specialise(tiles.n_compute, Copying(**program).copy, Summing(**program).multiply)
+    program = Program(
+        tiles=tiles,
+        memory=Memory(left, right, staging, full, free, staged),
+        start=table(start),
+        order=table(order),
+        across=table(across),
+        x=x,
+        kernel=kernel,
+        bias=bias,
+        y=y,
+        before=before,
+        units=units,
+        number=jax.lax.axis_index(launch.X),
+        **cut,
+    )
+    launch.specialise(tiles.n_compute, program.copy, program.multiply)

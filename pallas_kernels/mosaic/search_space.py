@@ -10,13 +10,13 @@ from pallas_kernels.mosaic import (
     hidden_tiles,
     mlp_cost,
     mlp_tiles,
-    product_cost,
     product_tiles,
+    stream_tiles,
 )
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.tuning import Problem
 
-VERSION = 7
+VERSION = 8
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.
 """
 
@@ -33,7 +33,7 @@ def configurations(problem: Problem) -> list[Any]:
         case "product" | "input_gradient":
             transposed = problem.kernel == "input_gradient"
             product = product_tiles.product_of(layer, problem.n_rows, transposed=transposed)
-            return product_cost.by_cost(product)
+            return stream_tiles.by_cost(product)
         case "kernel_gradient":
             return gradient_cost.by_cost(layer, problem.n_rows)
         case "mlp" | "mlp_gradients" as kernel:

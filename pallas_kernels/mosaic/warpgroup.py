@@ -109,9 +109,13 @@ class Table(NamedTuple):
         return read(self.ref, (self.which, index))
 
 
-def load_row(ref: Any, n_rows: int) -> Array:
-    """A vector in global memory `[n]`, repeated as the rows of a sum `[n_rows, n]`, in float32."""
-    row = plgpu.load(ref, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+def load_row(ref: Any) -> Array:
+    """A vector in global memory `[n]`, as a row of sums lies in registers."""
+    return plgpu.load(ref, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+
+
+def as_rows(row: Array, n_rows: int) -> Array:
+    """What `load_row` has loaded, repeated as the rows of a sum `[n_rows, n]`, in float32."""
     row = row.astype(jnp.float32)
     return jax.lax.broadcast_in_dim(row, (n_rows, row.shape[0]), (1,))
 
@@ -141,6 +145,33 @@ def write(value: Array, staging: Any, destination: Any, n_others: int = 0) -> No
     staging[...] = value.astype(staging.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(staging, destination)
+
+
+def write_blocks(
+    value: Array, staging: Any, destination: Any, first_row: Array, height: int, n_blocks: Array
+) -> None:
+    """Copies the first blocks of a value, which lie above each other, to global memory.
+
+    Args:
+      value: `[64, n]`.
+      staging: in shared memory, not in use.
+      destination: in global memory, `[rows, n]`.
+      first_row: where the first block goes, the others below it.
+      height: of a block; at least 64 is one block.
+      n_blocks: how many of them are written.
+    """
+    rows = value.shape[0]
+    height = min(height, rows)
+    staging[...] = value.astype(staging.dtype)
+    plgpu.commit_smem()
+    for block in range(rows // height):
+
+        @pl.when(block < n_blocks)
+        def _write(block: int = block) -> None:
+            plgpu.copy_smem_to_gmem(
+                staging.at[pl.ds(block * height, height)],
+                destination.at[pl.ds(first_row + block * height, height)],
+            )
 
 
 def finish_writes() -> None:

@@ -174,9 +174,9 @@ class Triton(Engine):
     ) -> Float[Array, "*batch out"]:
         """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`.
 
-        One kernel, which never writes the hidden units, where registers hold the sums of a
-        program's features or it was measured to be faster; else they are written once, after GELU.
-        Nothing is kept for the backward pass.
+        One product after the other, the hidden units written once, after GELU; or one kernel,
+        which never writes them, where it was measured to be faster. Nothing is kept for the
+        backward pass.
         """
         shape = (*x.shape[:-1], layers[1].kernel_shape[1])
         if not x.size:
@@ -200,8 +200,9 @@ class Triton(Engine):
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """The gradients of x and of both layers; the hidden units are computed again from x.
 
-        Two kernels, which keep them in registers, or one product after the other, as `mlp`: then
-        they are rounded to their dtype before GELU too, which the forward pass spares them.
+        One product after the other, or two kernels, which keep them in registers, as `mlp`. In
+        the former they are rounded to their dtype before GELU too, which the forward pass spares
+        them.
         """
         if not x.size:
             zeros = (Weights(*jax.tree.map(jnp.zeros_like, each[:2])) for each in weights)

@@ -8,14 +8,14 @@ costs the branch and neither a load nor a product. Runs that no output of the pr
 skipped. A hidden column of W1 without a kept block is the constant gelu(b1), which needs no case of
 its own.
 
-What it costs, by arithmetic, nothing measured. With c1 and c2 FLOPs of the kept blocks, dense
-`2 rows in hidden` and `2 rows hidden out`, and G groups of output features, at most `G c1 + c2`:
-hidden units are computed anew for each group. Up to 768 features one group is enough, of 64 rows up
-to 384 and of 32 rows beyond. One product after the other writes and reads `rows hidden` numbers in
-addition; for 384->1536->384 that is 4 times x and y together. For blocks of 32x32 and 64 rows in
-bfloat16, a kept pair of blocks loads 4 KiB of x and 2 KiB of each kernel for 2^18 FLOPs: 32 for
-each byte, 21 with 32 rows. Nearly all of them come from the caches, as 64 rows of x are 48 KiB and
-the kernels are shared by all programs.
+What it costs, by arithmetic; `pair_tiles` tells what was measured. With c1 and c2 FLOPs of the kept
+blocks, dense `2 rows in hidden` and `2 rows hidden out`, and G groups of output features, at most
+`G c1 + c2`: hidden units are computed anew for each group. Up to 768 features one group is enough,
+of 64 rows up to 384 and of 32 rows beyond. One product after the other writes and reads
+`rows hidden` numbers in addition; for 384->1536->384 that is 4 times x and y together. For blocks
+of 32x32 and 64 rows in bfloat16, a kept pair of blocks loads 4 KiB of x and 2 KiB of each kernel
+for 2^18 FLOPs: 32 for each byte, 21 with 32 rows. Nearly all of them come from the caches, as 64
+rows of x are 48 KiB and the kernels are shared by all programs.
 """
 
 import functools

@@ -5,12 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from cases import ENGINES, N_IN, TRITON, Case
+from cases import ENGINES, N_IN, Case
 
 from pallas_kernels import SparseLayer, Weights
 from pallas_kernels.mosaic import hidden, hidden_tiles
 from pallas_kernels.mosaic.mlp_tiles import APART
-from pallas_kernels.triton import mlp_input_gradient, mlp_weight_gradient, pair_tiles
+from pallas_kernels.triton import mlp, mlp_input_gradient, mlp_weight_gradient, pair_tiles
 
 
 def mlp_case(
@@ -21,7 +21,10 @@ def mlp_case(
     engine: str = "triton",
     configuration: Any = None,
 ) -> Case:
-    """One kernel for two layers of `width`, four times that and `width` features."""
+    """One kernel for two layers of `width`, four times that and `width` features.
+
+    Those of engine `triton` are cut as registers hold them best, unless a configuration is given.
+    """
     n_blocks, name = 4 * width**2 // (block[0] * block[1]), jnp.dtype(dtype).name
     shapes = ((width, 4 * width), (4 * width, width))
     first, second = (SparseLayer(shape, block, n_blocks // 5, -1, name) for shape in shapes)
@@ -40,9 +43,13 @@ def mlp_case(
     def forward(x: Any, *w: Any) -> Any:
         return ENGINES[engine].mlp(x, pair(w), layers, True)
 
+    def fused(x: Any, *w: Any) -> Any:
+        tiles = configuration or pair_tiles.fused_tiles(layers)
+        assert tiles is not None
+        return mlp.mlp(x, pair(w), layers, tiles, residual=True, interpret=False)
+
     def gradient_tiles() -> Any:
-        problem = first.problem("triton", TRITON.version, "mlp_gradients", 8192)
-        return pair_tiles.gradient_tiles(layers, problem)
+        return configuration or pair_tiles.fused_gradient_tiles(layers)
 
     def of_x(x: Any, dy: Any, *w: Any) -> Any:
         return mlp_input_gradient.input_gradient(
@@ -58,7 +65,7 @@ def mlp_case(
         return hidden.hidden_units(x, dy, pair(w), layers, configuration, interpret=False)
 
     calls = {
-        "mlp": (forward, [x]),
+        "mlp": (fused if engine == "triton" else forward, [x]),
         "gelu": (forward, [x]),
         "hidden": (of_units, [x, x]),
         "mlp_input": (of_x, [x, x]),

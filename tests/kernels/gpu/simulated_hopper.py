@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from jax.experimental import pallas as pl
 from simulated_memory import Barrier, Barriers, Program, Ref, SimulationError, running
 from simulated_warpgroups import HERE, Cluster, Product, Sums, Warpgroup
 
@@ -119,8 +120,14 @@ def _write(value: Array, _: Ref, destination: Ref, n_others: int = 0) -> None:
     destination.write(np.asarray(value.astype(destination.dtype)))
 
 
-def _load_row(ref: Ref, n_rows: int) -> Array:
-    return jnp.broadcast_to(jnp.asarray(ref.read(), jnp.float32), (n_rows, ref.read().size))
+def _write_blocks(
+    value: Array, _: Ref, destination: Ref, first_row: Array, height: int, n_blocks: Array
+) -> None:
+    HERE.cluster.take_turns()
+    height = min(height, value.shape[0])
+    n_rows = min(int(n_blocks) * height, value.shape[0])
+    rows = destination.at[pl.ds(first_row, n_rows)]
+    rows.write(np.asarray(value[:n_rows].astype(destination.dtype)))
 
 
 def careless(name: str) -> Callable[[Barriers], None]:
@@ -205,8 +212,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         "start_product": _start_product,
         "finish_products": _finish_products,
         "write": _write,
+        "write_blocks": _write_blocks,
         "finish_writes": lambda: None,
-        "load_row": _load_row,
+        "load_row": lambda ref: jnp.asarray(ref.read()),
         "load_sums": lambda ref: jnp.asarray(ref.read(), jnp.float32),
         "store": _store,
         "read": lambda ref, at: jnp.int32(ref.array[tuple(map(int, np.atleast_1d(at)))]),

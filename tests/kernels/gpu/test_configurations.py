@@ -10,6 +10,7 @@ import pytest
 
 from pallas_kernels import ENGINES, Neighbours, SparseLayer, Triton
 from pallas_kernels.triton.configurations import SHARED_BYTES, SUMS_OF_A_THREAD, search_space
+from pallas_kernels.triton.launch import Tiles
 from pallas_kernels.tuning import Problem, forced
 
 PRODUCTS = ("product", "input_gradient", "kernel_gradient")
@@ -44,9 +45,30 @@ def test_a_search_space_has_choices_and_their_sides_are_powers_of_two(kernel, bl
         assert len(found) == len(set(found))
 
 
-def test_the_heuristic_comes_first_and_kernels_without_choices_have_none():
-    first = Triton().configurations(problem("product", (32, 32)))[0]
-    assert (first.rows, first.warps, first.stages) == (128, 4, 3)
+@pytest.mark.parametrize(
+    ("kernel", "side", "fastest"),
+    [
+        ("product", 32, (128, 4, 3)),
+        ("product", 64, (128, 4, 3)),
+        ("input_gradient", 128, (64, 8, 2)),
+        ("kernel_gradient", 32, (64, 4, 3, 512)),
+        ("kernel_gradient", 64, (64, 8, 4, 1024)),
+        ("kernel_gradient", 128, (32, 8, 4, 264)),
+    ],
+)
+def test_what_was_fastest_on_an_h200_comes_first(kernel, side, fastest):
+    first = Triton().configurations(problem(kernel, (side, side)))[0]
+    assert dataclasses.astuple(first) == fastest
+
+
+def test_256_rows_and_8_warps_are_tried():
+    for block in ((32, 32), (64, 64)):
+        space = list(search_space(problem("product", block)))
+        assert {Tiles(256, 8, stages) for stages in (2, 3, 4)} <= set(space)
+        assert space[0].rows == 128
+
+
+def test_kernels_without_choices_have_none():
     assert Triton().configurations(problem("block_norms", (32, 32))) == []
 
 

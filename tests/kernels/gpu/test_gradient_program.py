@@ -18,7 +18,7 @@ __all__ = ["simulated"]
 
 
 CUTS = pytest.mark.parametrize(
-    ("block", "dtype", "rows", "n_together", "is_swapped", "n_groups"),
+    ("block", "dtype", "rows", "n_together", "by_rows", "n_groups"),
     [
         ((16, 16), "bfloat16", 300, 4, False, 2),
         ((16, 16), "bfloat16", 300, 4, True, 4),
@@ -28,6 +28,8 @@ CUTS = pytest.mark.parametrize(
         ((64, 32), "bfloat16", 300, 2, True, 4),
         ((16, 64), "bfloat16", 300, 2, False, 3),
         ((32, 128), "bfloat16", 500, 2, False, 3),
+        ((32, 64), "bfloat16", 300, 2, True, 4),
+        ((16, 128), "bfloat16", 300, 1, True, 4),
     ],
     ids=str,
 )
@@ -36,18 +38,18 @@ CUTS = pytest.mark.parametrize(
 @INTERPRETED
 @CUTS
 def test_shares_of_rows_through_a_short_ring_add_up_to_the_whole(
-    block, dtype, rows, n_together, is_swapped, n_groups
+    block, dtype, rows, n_together, by_rows, n_groups
 ):
-    compute(block, dtype, rows, n_together, is_swapped, n_groups)
+    compute(block, dtype, rows, n_together, by_rows, n_groups)
 
 
 @pytest.mark.usefixtures("simulated")
 @CUTS
 def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(
-    block, dtype, rows, n_together, is_swapped, n_groups
+    block, dtype, rows, n_together, by_rows, n_groups
 ):
     with jax.disable_jit():
-        compute(block, dtype, rows, n_together, is_swapped, n_groups)
+        compute(block, dtype, rows, n_together, by_rows, n_groups)
 
 
 @pytest.mark.usefixtures("simulated")
@@ -63,7 +65,7 @@ def compute(
     dtype: str,
     rows: int,
     n_together: int,
-    is_swapped: bool,
+    by_rows: bool,
     n_groups: int,
 ) -> None:
     """DW of four kept blocks of eight, in both columns of four and in three rows of two, is right.
@@ -74,7 +76,7 @@ def compute(
     n_in, n_out = 4 * height, 2 * width
     kept = jnp.asarray([0, 1, 3, 5], jnp.int32)
     # Two shares, of three steps or two, however many groups there are.
-    tiles = GradientTiles(n_together, stages=2, programs=2 * n_groups, is_swapped=is_swapped)
+    tiles = GradientTiles(n_together, stages=2, programs=2 * n_groups, by_rows=by_rows)
     layer = SparseLayer((n_in, n_out), block, 4, -1, dtype)
     x, dy = normal(rows, n_in, dtype=dtype), normal(rows, n_out, dtype=dtype, seed=1)
     found = gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=True)

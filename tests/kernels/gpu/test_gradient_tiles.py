@@ -8,6 +8,7 @@ from pallas_kernels import SparseLayer
 from pallas_kernels.mosaic import launch
 from pallas_kernels.mosaic.gradient_tiles import (
     DEPTH_BYTES,
+    MOST_STAGED,
     ROWS,
     GradientTiles,
     search_space,
@@ -23,17 +24,20 @@ def test_every_cut_has_whole_warpgroups_and_fits_shared_memory(block, dtype):
     space = list(search_space(layer))
     assert len(space) == len(set(space))
     # Both ways where both sides may be the rows; else the one whose side fills them.
-    sides = {tiles.is_swapped for tiles in space}
-    assert len(sides) == (1 if min(block) < ROWS <= max(block) else 2)
+    sides = {tiles.by_rows for tiles in space}
+    heights = {by_rows: shape_of(layer, by_rows=by_rows).height for by_rows in (False, True)}
+    filled = {by_rows for by_rows, height in heights.items() if height >= ROWS}
+    assert sides == (filled or {False, True})
     for tiles in space:
-        shape = shape_of(layer, is_swapped=tiles.is_swapped)
-        assert (shape.height, shape.width) == (block if tiles.is_swapped else block[::-1])
-        assert shape.height >= ROWS or max(block) < ROWS
+        shape = shape_of(layer, by_rows=tiles.by_rows)
+        assert (shape.height, shape.width) == (block if shape.is_turned else block[::-1])
+        assert shape.is_turned <= tiles.by_rows
         tall = tiles.n_together * shape.height
         assert tall % ROWS == 0
         assert tall <= 256
-        ring = tiles.stages * (tall + shape.width) * DEPTH_BYTES
-        assert ring + tall * shape.width * 4 < launch.SHARED_MEMORY_BYTES
+        ring = tiles.stages * (tiles.n_together * shape.own + shape.shared) * DEPTH_BYTES
+        staging = min(tall, MOST_STAGED * ROWS) * shape.width * 4
+        assert ring + staging < launch.SHARED_MEMORY_BYTES
 
 
 @pytest.mark.parametrize(

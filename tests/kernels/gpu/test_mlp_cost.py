@@ -6,19 +6,18 @@ import pytest
 from test_mlp_tiles import layers, pair
 
 from pallas_kernels import Mosaic
-from pallas_kernels.mosaic import mlp_cost, product_cost
+from pallas_kernels.mosaic import mlp_cost, product_cost, stream_tiles
 from pallas_kernels.mosaic.mlp_cost import apart_seconds, by_cost, seconds
 from pallas_kernels.mosaic.mlp_tiles import APART, MlpTiles, pair_of, search_space
 
 
 @pytest.mark.parametrize(("width", "side"), [(64, 32), (384, 32), (384, 64)])
-def test_every_way_is_ranked_by_its_time_and_fused_ones_beat_one_after_the_other(width, side):
+def test_every_way_is_ranked_by_its_time(width, side):
     its = pair(width, side)
     ranked = by_cost(its)
     assert set(ranked) == {*search_space(its), APART}
     times = [apart_seconds(its) if t == APART else seconds(its, t) for t in ranked]
     assert times == sorted(times)
-    assert ranked[0] != APART
 
 
 def test_what_cannot_be_fused_is_apart():
@@ -27,14 +26,13 @@ def test_what_cannot_be_fused_is_apart():
 
 def test_one_after_the_other_is_both_products_gelu_and_the_hidden_units(monkeypatch):
     its = pair(768, 64)
-    cut = product_cost.tiles_of(its.first)
-    alone = [product_cost.seconds(a, product_cost.tiles_of(a)) for a in its]
+    alone = [stream_tiles.seconds(a, stream_tiles.tiles_of(a)) for a in its]
     written = 8192 * 3072 * 2 / product_cost.CACHE_BYTES
     with_gelu = apart_seconds(its)
     monkeypatch.setattr(mlp_cost, "GELU_SECONDS", 0.0)
     assert apart_seconds(its) == pytest.approx(sum(alone) + written)
     # All of it, shared out among the multiprocessors, the last wave of programs perhaps in part.
-    least = 8192 * 3072 / product_cost.PLACES[cut.cluster] * 27 / (128 * 1.7e9)
+    least = 8192 * 3072 / product_cost.PLACES[1] * 27 / (128 * 1.7e9)
     assert least <= with_gelu - apart_seconds(its) < 2 * least
 
 
@@ -43,11 +41,6 @@ def test_a_warpgroup_alone_takes_longer_for_gelu():
     assert times[0] == pytest.approx(2 * times[2])
     assert times[1] == times[2]
     assert mlp_cost.gelu_seconds(133, 1, 1000, 4) == pytest.approx(2 * times[2])
-
-
-def test_few_rows_are_not_fused_where_gelu_would_be_of_few_programs():
-    assert by_cost(pair(384, 64, n_rows=4096))[0] == APART
-    assert by_cost(pair(384, 64, n_rows=16384))[0] != APART
 
 
 def test_loads_bound_a_pair_whose_steps_take_no_time(monkeypatch):
@@ -69,9 +62,7 @@ def test_the_tuner_may_try_them_all_and_one_after_the_other():
     problem = first.problem("mosaic", 1, "mlp", 8192)
     found = Mosaic(capability="9.0").configurations(problem)
     ranked = by_cost(pair_of((first, second), 8192))
-    assert set(found) == set(ranked)
-    assert len(found) == len(ranked)
-    assert found[:2] == [ranked[0], APART]
+    assert found == list(dict.fromkeys([ranked[0], APART, *ranked]))
     assert Mosaic(capability="8.0").configurations(problem) == []
     oblong = dataclasses.replace(problem, block=(64, 32))
     assert Mosaic(capability="9.0").configurations(oblong) == [APART]

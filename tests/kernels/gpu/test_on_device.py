@@ -19,6 +19,7 @@ from tuning.kernel_problems import PRODUCTS, gpu_engines, work_of
 from tuning.watch import STUCK, WorkLostError, require_device
 
 from pallas_kernels import ENGINES
+from pallas_kernels.mosaic import stream_tiles
 from pallas_kernels.tuning import forced
 
 pytestmark = pytest.mark.gpu
@@ -97,17 +98,25 @@ def check_cuts(
 
 
 @pytest.mark.parametrize("kernel", ["product", "input_gradient"])
-@pytest.mark.parametrize("cluster", [1, 2, 4])
-@pytest.mark.parametrize("abreast", [1, 2, 4])
-@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in pieces"])
-def test_columns_abreast_and_programs_that_load_together(kernel, cluster, abreast, is_whole):
+@pytest.mark.parametrize("way", stream_tiles.WARPGROUPS, ids="{0[0]}-{0[1]}-{0[2]}".format)
+def test_teams_of_warpgroups_multiply_tiles_of_rows(kernel, way):
     """Each way by itself: which of them fails tells what the device does not do as expected."""
-    way = (abreast, cluster, is_whole)
     check_cuts(
         kernel,
         (512, 1024),
-        lambda cut: (cut.abreast, cut.cluster, cut.pieces == 1) == way,
-        lambda cut: cut.n_compute,
+        lambda cut: (cut.n_compute, cut.teams, cut.tall) == way,
+        lambda cut: cut.stages,
+    )
+
+
+@pytest.mark.parametrize("by_rows", [False, True], ids=["by columns", "by rows"])
+@pytest.mark.parametrize("n_together", [2, 4, 8])
+def test_gradients_of_blocks_that_are_computed_together(n_together, by_rows):
+    check_cuts(
+        "kernel_gradient",
+        (512, 1024),
+        lambda cut: (cut.n_together, cut.by_rows) == (n_together, by_rows),
+        lambda cut: cut.stages,
     )
 
 

@@ -14,6 +14,8 @@ from pallas_kernels.triton.pair_tiles import APART, GRADIENTS_APART, SUMS_OF_A_T
 from pallas_kernels.tuning import Problem
 
 CHOOSE = {"mlp": pair_tiles.mlp_tiles, "mlp_gradients": pair_tiles.gradient_tiles}
+FUSED = {"mlp": pair_tiles.fused_tiles, "mlp_gradients": pair_tiles.fused_gradient_tiles}
+NONE = {"mlp": APART, "mlp_gradients": GRADIENTS_APART}
 BOTH = pytest.mark.parametrize("kernel", CHOOSE)
 SPACES = [(384, 32), (768, 64), (768, 16), (64, 16), (384, 128)]
 
@@ -28,35 +30,35 @@ def layers_of(width: int, side: int, dtype: str = "bfloat16") -> tuple[SparseLay
     return first, dataclasses.replace(first, kernel_shape=(4 * width, width))
 
 
-def is_fused(kernel: str, width: int, side: int, dtype: str = "bfloat16") -> bool:
-    found = CHOOSE[kernel](layers_of(width, side, dtype), problem(kernel, width, side, dtype))
-    return found is not None
+def is_fusable(kernel: str, width: int, side: int, dtype: str = "bfloat16") -> bool:
+    return FUSED[kernel](layers_of(width, side, dtype)) is not None
 
 
 @BOTH
-def test_a_pair_is_fused_where_registers_hold_the_sums_of_all_features(kernel):
+def test_a_pair_can_be_fused_where_registers_hold_the_sums_of_all_features(kernel):
     with jax.default_matmul_precision("default"):
-        assert all(is_fused(kernel, width, 32, "float32") for width in (64, 384, 768))
-    assert is_fused(kernel, 384, 16)
-    assert not is_fused(kernel, 768, 16)
-    assert not is_fused(kernel, 1024, 32)
+        assert all(is_fusable(kernel, width, 32, "float32") for width in (64, 384, 768))
+    assert is_fusable(kernel, 384, 16)
+    assert not is_fusable(kernel, 768, 16)
+    assert not is_fusable(kernel, 1024, 32)
 
 
 @BOTH
 def test_without_tensor_cores_one_product_follows_the_other(kernel):
     with jax.default_matmul_precision("highest"):
-        assert not is_fused(kernel, 384, 32, "float32")
-        assert is_fused(kernel, 384, 32)
+        assert not is_fusable(kernel, 384, 32, "float32")
+        assert Triton().configurations(problem(kernel, 384, 32, "float32")) == [NONE[kernel]]
+        assert is_fusable(kernel, 384, 32)
 
 
 @BOTH
 @pytest.mark.parametrize(("width", "side"), SPACES)
-def test_the_heuristic_comes_first_and_one_after_the_other_is_tried_early(kernel, width, side):
-    own = problem(kernel, width, side)
+def test_one_product_follows_the_other_and_what_can_be_fused_is_tried(kernel, width, side):
+    own, layers = problem(kernel, width, side), layers_of(width, side)
     found = Triton().configurations(own)
-    apart = APART if kernel == "mlp" else GRADIENTS_APART
-    assert (CHOOSE[kernel](layers_of(width, side), own) or apart) == found[0]
-    assert apart in found[:2]
+    assert CHOOSE[kernel](layers, own) is None
+    assert found[0] == NONE[kernel]
+    assert FUSED[kernel](layers) in (found[1], None)
     assert len(found) == len(set(found)) > 2
     for tiles in found:
         # As a table holds them.
@@ -81,8 +83,8 @@ def test_what_is_too_wide_has_no_other_choice():
 @BOTH
 def test_a_pair_is_cut_as_it_was_measured(kernel):
     own, layers = problem(kernel, 384, 32), layers_of(384, 32)
-    heuristic, apart, other = Triton().configurations(own)[:3]
-    for measured, wanted in ((heuristic, heuristic), (apart, None), (other, other)):
+    apart, *others = Triton().configurations(own)[:3]
+    for measured, wanted in ((apart, None), *zip(others, others, strict=True)):
         with tuning.forced(measured):
             assert CHOOSE[kernel](layers, own) == wanted
 
@@ -105,24 +107,35 @@ def test_a_cut_of_another_pair_is_not_taken(kernel, shapes, block):
         dataclasses.replace(layers[1], kernel_shape=shapes[1], block=block),
     )
     own = layers[0].problem("triton", configurations.VERSION, kernel, 8192)
-    heuristic = CHOOSE[kernel](layers, own)
     for measured in Triton().configurations(problem(kernel, 384, 32))[1:3]:
         with tuning.forced(measured):
-            assert CHOOSE[kernel](layers, own) == heuristic
+            assert CHOOSE[kernel](layers, own) is None
+
+
+@pytest.mark.parametrize("forced", NONE.values(), ids=NONE)
+def test_where_one_of_result_and_gradients_is_forced_apart_the_other_is_apart_too(forced):
+    """The tuner forces the cut of one, and its time of `mlp` is that of both."""
+    pair = pairs.draw(((32, 32), (32, 32)), n_rows=70, width=64, hidden=128)
+    engine, operands = Triton(interpret=True), (pair.weights, pair.layers, True)
+
+    def call(x, dy):
+        return engine.mlp(x, *operands), engine.mlp_gradients(x, dy, *operands)
+
+    with tuning.forced(forced):
+        assert "sparsemlp_mlp" not in str(jax.make_jaxpr(call)(pair.x, pair.dy))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kernel", CHOOSE)
-def test_one_after_the_other_computes_the_same(kernel, dtype):
+def test_one_after_the_other_computes_the_pair(kernel, dtype):
     pair = pairs.draw(((32, 32), (32, 32)), n_rows=70, width=64, hidden=128, dtype=dtype)
     engine = Triton(interpret=jax.default_backend() != "gpu")
     operands = pair.weights, pair.layers, True
 
     def call(x, dy):
-        with tuning.forced(APART if kernel == "mlp" else GRADIENTS_APART):
-            if kernel == "mlp":
-                return {"y": engine.mlp(x, *operands)}
-            dx, (first, second) = engine.mlp_gradients(x, dy, *operands)
+        if kernel == "mlp":
+            return {"y": engine.mlp(x, *operands)}
+        dx, (first, second) = engine.mlp_gradients(x, dy, *operands)
         of_first = {"dw1": first.kernel, "db1": first.bias}
         return {"dx": dx, **of_first, "dw2": second.kernel, "db2": second.bias}
 

@@ -26,7 +26,7 @@ def test_copies_arrive_zero_outside_and_barriers_of_a_cluster_hear_of_all_its_pr
         warpgroup.arrive(met.at[0])
         # One arrival of each program of the cluster, or this waits for ever.
         warpgroup.wait(met.at[0])
-        value = warpgroup.load_row(bias, 64)
+        value = warpgroup.as_rows(warpgroup.load_row(bias), 64)
         warpgroup.write(value + panel[...], staging, y.at[rows])
         warpgroup.finish_writes()
 

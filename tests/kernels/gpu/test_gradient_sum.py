@@ -1,0 +1,71 @@
+"""dW from the sums of all shares, as it lies in memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from simulated_hopper import simulated
+from test_product_program import INTERPRETED
+from test_products import normal
+
+from pallas_kernels import SparseLayer
+from pallas_kernels.layout import dense_mask
+from pallas_kernels.lists import list_alike, listed
+from pallas_kernels.mosaic.gradient_sum import fits, sum_shares
+
+__all__ = ["simulated"]
+
+KEPT = jnp.asarray([1, 2, 5], jnp.int32)
+CASES = pytest.mark.parametrize(
+    ("block", "dtype", "n_shares"),
+    [
+        ((64, 64), "bfloat16", 2),
+        ((32, 128), "bfloat16", 3),
+        ((128, 64), "bfloat16", 1),
+        ((16, 64), "float32", 2),
+    ],
+    ids=str,
+)
+
+
+def check(block: tuple[int, int], dtype: str, n_shares: int) -> None:
+    """Three blocks of six, listed by rows and by columns, beside those of another kernel."""
+    rows, cols = block
+    layer = SparseLayer((2 * cols, 3 * rows), block, 3, -1, dtype)
+    parts = normal(n_shares, 3, cols, rows)
+    blocks = list_alike(jnp.stack([jnp.arange(3, dtype=jnp.int32), KEPT]), (2, 3))[1]
+    rounded = np.asarray(jnp.sum(parts, axis=0).astype(dtype), np.float32)
+    mask = np.asarray(dense_mask(KEPT, layer.kernel_shape, block))
+    # Columns list them in another order: block 1 and 2 of the first row, 5 of the second.
+    for by_rows, order in ((True, [0, 1, 2]), (False, [0, 1, 2])):
+        found = sum_shares(
+            parts.reshape(-1, rows), blocks, layer, n_shares, by_rows=by_rows, interpret=True
+        )
+        assert found.dtype == jnp.dtype(dtype)
+        want = np.zeros((2, 3, cols, rows), np.float32)
+        for entry, number in zip(order, np.asarray(KEPT), strict=True):
+            want[number // 3, number % 3] = rounded[entry]
+        want = want.swapaxes(1, 2).reshape(layer.kernel_shape)
+        np.testing.assert_allclose(np.asarray(found, np.float32), want, rtol=1e-6)
+        np.testing.assert_array_equal(np.asarray(found)[~mask], 0)
+
+
+@INTERPRETED
+@CASES
+def test_shares_are_summed_before_they_are_rounded(block, dtype, n_shares):
+    check(block, dtype, n_shares)
+
+
+@pytest.mark.usefixtures("simulated")
+@CASES
+def test_a_simulated_hopper_waits_for_all_shares(block, dtype, n_shares):
+    with jax.disable_jit():
+        check(block, dtype, n_shares)
+
+
+def test_narrow_blocks_and_many_shares_are_left_to_xla():
+    layer = SparseLayer((128, 256), (64, 64), 3, -1, "bfloat16")
+    assert fits(8, layer)
+    assert not fits(9, layer)
+    assert not fits(1, SparseLayer((128, 256), (64, 32), 3, -1, "bfloat16"))
+    assert listed(KEPT, (2, 3)).size == 3
