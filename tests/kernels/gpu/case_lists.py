@@ -79,7 +79,12 @@ MANY_OF_MOSAIC = [
     case("gradient", (128, 128), jnp.float32, -1, engine="mosaic"),
     *(case(kernel, (64, 64), BFLOAT16, -1, engine="mosaic") for kernel in THREE),
     case("gradient", (64, 32), BFLOAT16, -1, engine="mosaic"),
-    # Panels that do not fit, and those that leave the least of shared memory.
+    *(
+        case("through_gelu", (side, side), dtype, -1, engine="mosaic")
+        for side in (32, 64, 128)
+        for dtype in DTYPES
+    ),
+    # Rows of x that are contracted in many blocks.
     *(
         case(kernel, (side, side), BFLOAT16, -1, engine="mosaic", shape=(1024, 4096))
         for kernel in THREE

@@ -8,6 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import Mosaic, Neighbours, SparseLayer, Triton, tuning
+from pallas_kernels.mosaic import products
+from pallas_kernels.mosaic.gradient_cost import by_cost
+from pallas_kernels.mosaic.gradient_tiles import DENSE
+from pallas_kernels.mosaic.product_tiles import product_of
+from pallas_kernels.mosaic.stream_tiles import tiles_of
 
 TRITON = Triton()
 ENGINES = {"triton": TRITON, "mosaic": Mosaic(), "mosaic-ampere": Mosaic(capability="8.0")}
@@ -75,7 +80,10 @@ def case(
     engine: str = "triton",
     shape: tuple[int, int] = (N_IN, N_OUT),
 ) -> Case:
-    """One kernel for a layer of 8192 rows, a fifth of whose blocks is kept."""
+    """One kernel for a layer of 8192 rows, a fifth of whose blocks is kept.
+
+    A gradient that engine `mosaic` leaves to XLA is that of its best kernel.
+    """
     its, (n_in, n_out) = ENGINES[engine], shape
     n_blocks = n_in * n_out // (block[0] * block[1])
     layer = SparseLayer(shape, block, n_blocks // 5, axis, jnp.dtype(dtype).name)
@@ -102,8 +110,25 @@ def case(
         "pruned": (ending(its.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
         "scores": (ending(its.block_scores, block, "l2"), (w,)),
     }
+    if kernel == "through_gelu":
+        calls[kernel] = _through_gelu(layer, dy, w, x, kept)
+    if kernel == "gradient" and engine == "mosaic" and configuration is None:
+        configuration = next(c for c in by_cost(layer, 8192) if c != DENSE)
     call, operands = calls[kernel]
     return Case(engine, f"sparsemlp_{kernel}", block, dtype, axis, call, operands, configuration)
+
+
+def _through_gelu(
+    layer: SparseLayer, dy: Any, w: Any, units: Any, kept: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The second of two products of engine `mosaic`, with GELU, of rows of features."""
+    dy, units = (jax.ShapeDtypeStruct((8192, a.shape[-1]), a.dtype) for a in (dy, units))
+    tiles = tiles_of(product_of(layer, 8192, transposed=True))
+
+    def call(dy: Any, w: Any, units: Any, kept: Any) -> Any:
+        return products.through_gelu(dy, w, units, kept, layer, tiles, interpret=False)
+
+    return call, (dy, w, units, kept)
 
 
 def cases(**blocks: list[tuple[int, int]]) -> list[Case]:

@@ -12,6 +12,7 @@ from cases import ENGINES, METHODS, N_IN, N_OUT, TRITON, Case, case
 from pair_cases import FUSED, fused, mlp_case
 
 from pallas_kernels import tuning
+from pallas_kernels.mosaic.gradient_tiles import DENSE
 from pallas_kernels.tuning import Problem
 
 
@@ -28,7 +29,11 @@ def configured(
     # As they are in the process that compiles them, whatever the tests ask of products.
     with jax.default_matmul_precision(None):
         space = its.configurations(Problem(*kind, density=0.2, n_rows=8192))[1:]
-    return [case(kernel, block, dtype, axis, configuration, engine) for configuration in space]
+    return [
+        case(kernel, block, dtype, axis, configuration, engine)
+        for configuration in space
+        if configuration != DENSE
+    ]
 
 
 def _sample(cases: list[Case], size: int) -> list[Case]:
@@ -67,9 +72,8 @@ def _gradients(cases: list[Case]) -> list[Case]:
             continue
         name, its = jnp.dtype(a.dtype).name, ENGINES[a.engine]
         kind = (its.name, its.version, METHODS["gradient"], name, a.block, (N_IN, N_OUT), a.axis)
-        own, *others = its.configurations(Problem(*kind, density=0.2, n_rows=8192))
-        for cut in others:
-            if way(cut) != way(own):
+        for cut in its.configurations(Problem(*kind, density=0.2, n_rows=8192)):
+            if cut != DENSE and way(cut) != way(a.configuration):
                 made = case("gradient", a.block, a.dtype, a.axis, cut, a.engine)
                 found.setdefault((a.block, a.dtype, *way(cut)), made)
     return list(found.values())

@@ -56,20 +56,26 @@ def test_a_measured_cut_that_covers_another_pair_is_not_taken(tiles_of, cut):
 
 
 @pytest.mark.parametrize(
-    ("tiles_of", "apart"),
-    [(mlp_cost.tiles_of, mlp_tiles.APART), (hidden_cost.tiles_of, hidden_tiles.APART)],
+    ("cost", "pair_of", "apart"),
+    [
+        (mlp_cost, mlp_tiles.pair_of, mlp_tiles.APART),
+        (hidden_cost, hidden_tiles.hidden_of, hidden_tiles.APART),
+    ],
     ids=["mlp", "hidden"],
 )
 def test_a_pair_is_not_fused_where_that_was_measured_or_its_blocks_do_not_lead_back(
-    tiles_of, apart
+    cost, pair_of, apart
 ):
     there = SparseLayer((64, 256), (32, 16), 4, -1, "bfloat16")
     back = SparseLayer((256, 64), (16, 32), 4, -1, "bfloat16")
     problem = there.problem("mosaic", 1, "mlp", 8192)
-    assert tiles_of((there, back), problem) is not None
+    fused = next(cut for cut in cost.by_cost(pair_of((there, back), 8192)) if cut != apart)
+    with tuning.forced(fused):
+        assert cost.tiles_of((there, back), problem) == fused
+        oblong = dataclasses.replace(back, block=(32, 16))
+        assert cost.tiles_of((there, oblong), problem) is None
     with tuning.forced(apart):
-        assert tiles_of((there, back), problem) is None
-    assert tiles_of((there, dataclasses.replace(back, block=(32, 16))), problem) is None
+        assert cost.tiles_of((there, back), problem) is None
 
 
 @INTERPRETED
