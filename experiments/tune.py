@@ -17,20 +17,16 @@ tries the program without a GPU, on tiny layers. What it writes is marked as no 
 """
 
 import dataclasses
-import functools
 import math
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 from rich.console import Console
-from tuning.candidates import measure, plain
-from tuning.device_lock import device_lock
+from tuning.candidates import plain
 from tuning.kernel_problems import (
     KERNELS,
     LAST,
@@ -41,45 +37,25 @@ from tuning.kernel_problems import (
     layer_of,
     problem_of,
 )
-from tuning.table import TuningTable, line_of, problem_key
-from tuning.watch import (
-    ENDED,
-    AtWork,
-    WorkLostError,
-    ended_by_sigterm,
-    guard_for,
-)
-from tuning.workers import (
-    Result,
-    Tell,
-    cached_in,
-    environment_with,
-    keeps_much,
-    run_in_workers,
-    usual_workers,
-)
+from tuning.table import TuningTable, line_of
+from tuning.tasks import Effort, Task, add_entry, add_in_workers, at_work_of
+from tuning.watch import ENDED, ended_by_sigterm
+from tuning.workers import environment_with, usual_workers
 
 from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.precision import in_tf32
 from pallas_kernels.tuning import TABLES, table_file
 from sparsemlp import InputError, parse_block
-from sparsemlp.blocks import divides, format_block, parse_shape
+from sparsemlp.blocks import divides, parse_shape
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.files import Record, make_folder
+from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
-from sparsemlp.runs.history import History
 
 _SHAPES = (
     *("384x1536", "1536x384", "768x3072", "3072x768", "1024x4096", "4096x16384"),
     *("64x256", "256x64"),
 )
-
-_MOST_DEATHS = 6
-"""Processes that may die of a problem before it is left to the next call: each leaves something out
-that the one before died of, or that two did."""
-_THREADS_OF_A_WORKER = 3
-"""How many configurations it compiles at a time: Python lowers them one by one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +143,7 @@ def _tune(options: Options, n_workers: int) -> None:
     table = TuningTable(path, environment, is_measured=not options.interpret)
     make_folder(path.parent, f"--out={path}" if options.out else str(path.parent))
     for index in (None, *range(n_workers)):
-        if left := _at_work(path, index).died_again():
+        if left := at_work_of(path, index).died_again():
             table.write_down(*left, ENDED)
     asked = [
         Task(name, kernel, layer, n_rows)
@@ -177,37 +153,17 @@ def _tune(options: Options, n_workers: int) -> None:
     ]
     ends = began + 60 * options.minutes
     missing = _missing(dict.fromkeys(asked), engines, table, ends)
+    effort = Effort(options.candidates, options.rounds, options.interpret)
     with Console(stderr=True).status("") as status:
         if n_workers == 1:
             for task in missing:
                 status.update(str(task))
-                print(line_of(_add_entry(table, task, options)), flush=True)
+                print(line_of(add_entry(table, task, effort)), flush=True)
         else:
-            _tune_in_workers(n_workers, missing, table, options)
+            add_in_workers(n_workers, missing, table, effort)
     if any(_missing(asked, engines, table, math.inf)) and time.monotonic() > ends:
         print(f"--minutes={options.minutes:g} are over: the same command goes on")
     _tell_where(table, environment["device"])
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A problem to be measured.
-
-    Attributes:
-      engine: name of the engine.
-      kernel: one of `KERNELS`.
-      layer: the layer.
-      n_rows: rows of x.
-    """
-
-    engine: str
-    kernel: str
-    layer: SparseLayer
-    n_rows: int
-
-    def __str__(self) -> str:
-        block = format_block(self.layer.block)
-        return f"{self.engine} {self.kernel} {self.layer.kernel_shape} {block}"
 
 
 def _in_turn(engines: Collection[str]) -> list[list[str]]:
@@ -232,106 +188,6 @@ def _missing(
         yield task
 
 
-def _at_work(path: Path, index: int | None) -> AtWork:
-    """What is at work for a table, in this process or in a worker."""
-    return AtWork(path.with_name(f"{path.name}.at_work{'' if index is None else f'.{index}'}"))
-
-
-def _tune_in_workers(
-    n_workers: int, missing: Iterator[Task], table: TuningTable, options: Options
-) -> None:
-    """Measures problems in processes of their own; what they die of is left out at the next try."""
-    engines = gpu_engines(options.interpret)
-    again: list[Task] = []
-    n_deaths: Counter[Task] = Counter()
-    n_blamed: Counter[tuple[str, str] | None] = Counter()
-
-    def problem(task: Task) -> Record:
-        return plain(problem_of(engines[task.engine], task.kernel, task.layer, task.n_rows))
-
-    def next_task() -> tuple[Task, dict[str, str]] | None:
-        task = again.pop() if again else next(missing, None)
-        return task and (task, table.broken(problem(task)))
-
-    def told(given: tuple[Task, Any], broke: tuple[str, str]) -> None:
-        table.write_down(problem_key(problem(given[0])), *broke)
-
-    def done(given: tuple[Task, Any], entry: Record) -> None:
-        _write(table, entry)
-        print(line_of(entry), flush=True)
-
-    def died(index: int, given: tuple[Task, Any]) -> None:
-        task = given[0]
-        left = _at_work(table.path, index).left()
-        if left is not None and left in n_blamed:
-            table.write_down(*left, ENDED)
-        n_blamed[left] += 1
-        n_deaths[task] += 1
-        if n_deaths[task] < _MOST_DEATHS:
-            again.append(task)
-        else:
-            print(f"{task}: {_MOST_DEATHS} processes died of it, it is left to the next call")
-
-    with tempfile.TemporaryDirectory() as scratch, environment_with(cached_in(Path(scratch))):
-        run_in_workers(
-            n_workers,
-            _begin,
-            (table.path, options),
-            next_task=next_task,
-            told=told,
-            done=done,
-            died=died,
-        )
-
-
-def _begin(
-    index: int, tell: Tell, path: Path, options: Options
-) -> Callable[[tuple[Task, dict[str, str]]], Result]:
-    """Begins a worker: makes what measures a problem."""
-    engines, at_work = gpu_engines(options.interpret), _at_work(path, index)
-
-    def do(given: tuple[Task, dict[str, str]]) -> Result:
-        task, broken = given
-        engine = engines[task.engine]
-        problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
-        key = problem_key(plain(problem))
-        try:
-            entry = measure(
-                engine,
-                problem,
-                task.layer,
-                n_candidates=options.candidates,
-                rounds=options.rounds,
-                is_interpreted=options.interpret,
-                broken=broken,
-                guard=guard_for(
-                    lambda name, reason: tell((name, reason)),
-                    at_work,
-                    key,
-                    is_trial=options.interpret,
-                ),
-                lock=device_lock(is_trial=options.interpret),
-                n_threads=_THREADS_OF_A_WORKER,
-            )
-        except WorkLostError as error:
-            tell((error.name, error.reason))
-            sys.exit(str(error))
-        jax.clear_caches()
-        return Result(entry, is_last=keeps_much())
-
-    return do
-
-
-def _write(table: TuningTable, entry: Record) -> None:
-    """Adds an entry to the table, and all that was timed for it to the file beside it."""
-    timed = entry.pop("timed", [])
-    table.add(entry)
-    history = History(table.path.with_name(f"{table.path.stem}.candidates.jsonl"))
-    about = {name: entry[name] for name in ("problem", "dense_microseconds")}
-    for found in timed:
-        history.append(about | found | {"measured": table.is_measured})
-
-
 def _tell_where(table: TuningTable, device: str) -> None:
     """Says how long the table is, and whether `--engine=auto` reads it."""
     measured = "" if table.is_measured else " (interpreted: no measurement)"
@@ -339,31 +195,6 @@ def _tell_where(table: TuningTable, device: str) -> None:
     read = table_file(device)
     if table.is_measured and table.path.absolute() != read:
         print(f"--engine=auto goes by {read} alone: copy it there")
-
-
-def _add_entry(table: TuningTable, task: Task, options: Options) -> Record:
-    """Measures a problem and writes the table; or what broke it, until it has an entry."""
-    engine = gpu_engines(options.interpret)[task.engine]
-    problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
-    key = problem_key(plain(problem))
-    write_down = functools.partial(table.write_down, key)
-    at_work = _at_work(table.path, None)
-    try:
-        entry = measure(
-            engine,
-            problem,
-            task.layer,
-            n_candidates=options.candidates,
-            rounds=options.rounds,
-            is_interpreted=options.interpret,
-            broken=table.broken(plain(problem)),
-            guard=guard_for(write_down, at_work, key, is_trial=options.interpret),
-        )
-    except WorkLostError as error:
-        write_down(error.name, error.reason)
-        raise
-    _write(table, entry)
-    return entry
 
 
 def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax
 import pytest
 import tune
+from tuning import tasks
 from tuning.table import problem_key
 from tuning.watch import AtWork, WorkLostError
 
@@ -33,7 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found = {"microseconds": 2.0, "dense_microseconds": 3.0, "tried": 4}
         return {"problem": tune.plain(problem), "configuration": {}, "rejected": [], **found}
 
-    monkeypatch.setattr(tune, "measure", measure)
+    monkeypatch.setattr(tasks, "measure", measure)
     return problems
 
 
@@ -54,7 +55,7 @@ def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
 ):
     out, told = tmp_path / "table.json", []
     words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
-    works = tune.measure
+    works = tasks.measure
 
     def measure(*given: Any, broken: dict[str, str], **more: Any) -> dict[str, Any]:
         told.append(broken)
@@ -62,7 +63,7 @@ def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
             raise WorkLostError("rows 64", "an illegal address")
         return works(*given, broken=broken, **more)
 
-    monkeypatch.setattr(tune, "measure", measure)
+    monkeypatch.setattr(tasks, "measure", measure)
     assert run(monkeypatch, *words) == 4
     assert "the same command again" in capsys.readouterr().err
     assert not json.loads(out.read_text())["entries"]
@@ -75,13 +76,13 @@ def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
 def test_what_two_processes_died_of_is_left_out_by_the_next(monkeypatch, measured, tmp_path: Path):
     out, told = tmp_path / "table.json", {}
     words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
-    works = tune.measure
+    works = tasks.measure
 
     def measure(engine: Any, problem: Any, layer: Any, broken: Any, **more: Any) -> Any:
         told[problem_key(tune.plain(problem))] = broken
         return works(engine, problem, layer, **more)
 
-    monkeypatch.setattr(tune, "measure", measure)
+    monkeypatch.setattr(tasks, "measure", measure)
     assert run(monkeypatch, *words) == 0
     first, _ = told
     expected: list[dict[str, str]] = [{}, {"rows 64": "ended the process while it ran, twice"}]
@@ -104,7 +105,8 @@ def test_each_layer_is_a_line_and_a_table_elsewhere_is_said_not_to_be_gone_by(
     assert last == f"2 entries in {out} (interpreted: no measurement)"
     out.unlink()
     monkeypatch.setattr(tune.jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(tune, "gpu_engines", lambda _: {"triton": Triton(interpret=True)})
+    for module in (tune, tasks):
+        monkeypatch.setattr(module, "gpu_engines", lambda _: {"triton": Triton(interpret=True)})
     monkeypatch.setattr(tune, "is_able", lambda *_: True)
     with jax.default_matmul_precision("default"):
         assert run(monkeypatch, *words, "--workers=1") == 0
@@ -172,7 +174,7 @@ def test_a_table_of_another_device_is_not_continued(monkeypatch, measured, tmp_p
 def test_workers_write_one_table_and_what_they_die_of_is_left_out(
     monkeypatch, measured, tmp_path: Path, capsys
 ):
-    out, given, works = tmp_path / "table.json", [], cast(Any, tune.measure)
+    out, given, works = tmp_path / "table.json", [], cast(Any, tasks.measure)
     words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
 
     def run_in_workers(n: int, begin: Any, arguments: Any, *, next_task, told, done, died) -> None:
@@ -191,7 +193,7 @@ def test_workers_write_one_table_and_what_they_die_of_is_left_out(
                 timed = {"timed": [{"configuration": {"rows": 16}, "microseconds": 2.0}]}
                 done(task, works(Triton(), problem, None) | timed)
 
-    monkeypatch.setattr(tune, "run_in_workers", run_in_workers)
+    monkeypatch.setattr(tasks, "run_in_workers", run_in_workers)
     assert run(monkeypatch, *words, "--workers=3") == 0
     broken = {"rows 64": "took longer than 15 s"}
     twice = broken | {"rows 32": "ended the process while it ran, twice"}
@@ -214,6 +216,6 @@ def test_a_problem_of_which_all_processes_die_is_left_to_the_next_call(
         while (task := next_task()) is not None:
             died(0, task)
 
-    monkeypatch.setattr(tune, "run_in_workers", run_in_workers)
+    monkeypatch.setattr(tasks, "run_in_workers", run_in_workers)
     assert run(monkeypatch, *words, "--engine=triton", "--workers=2") == 0
     assert capsys.readouterr().out.count("left to the next call") == 2
