@@ -46,15 +46,23 @@ def _sample(cases: list[Case], size: int) -> list[Case]:
     return random.Random(0).sample([case for found in every for case in found], size)
 
 
-def _teams(cases: list[Case]) -> list[Case]:
-    """Of the products of these cases, every way to share out warpgroups, but that of the case."""
-    return [
-        own
-        for a in cases
-        if (name := a.kernel.removeprefix("sparsemlp_")) in ("product", "transposed")
-        and a.operands[0].shape[a.axis] in (N_IN, N_OUT)
-        for own in configured(name, a.block, a.dtype, a.axis, a.engine)
-    ]
+def _most_sums(cases: list[Case]) -> list[Case]:
+    """Of the products of these cases, by the number of warpgroups, the cut that holds most sums."""
+    found: dict[Any, Case] = {}
+    for a in cases:
+        name = a.kernel.removeprefix("sparsemlp_")
+        if name not in ("product", "transposed") or a.operands[0].shape[a.axis] not in (
+            N_IN,
+            N_OUT,
+        ):
+            continue
+        for own in configured(name, a.block, a.dtype, a.axis, a.engine):
+            cut = own.configuration
+            key = name, a.block, a.dtype, cut.n_compute
+            before = found.get(key, own).configuration
+            if (cut.tall, cut.teams) >= (before.tall, before.teams):
+                found[key] = own
+    return list(found.values())
 
 
 def _gradients(cases: list[Case]) -> list[Case]:
@@ -156,7 +164,7 @@ SAMPLED_OF_MOSAIC = list(
         str(a): a
         for a in [
             *_sample(MANY_OF_MOSAIC, 16),
-            *_teams(MANY_OF_MOSAIC),
+            *_most_sums(MANY_OF_MOSAIC),
             *_gradients(MANY_OF_MOSAIC),
             *_pairs(MANY_OF_MOSAIC),
         ]
