@@ -5,18 +5,18 @@ import functools
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from pallas_kernels import SparseLayer
+from pallas_kernels import Engine, SparseLayer
 from sparsemlp.blocks import format_block
 from sparsemlp.files import Record
 from sparsemlp.runs.history import History
 from tuning.candidates import measure, plain
-from tuning.device_lock import device_lock
+from tuning.device_lock import Lock, device_lock, unlocked
 from tuning.kernel_problems import gpu_engines, problem_of
 from tuning.table import TuningTable, line_of, problem_key
 from tuning.watch import ENDED, AtWork, WorkLostError, guard_for
@@ -72,26 +72,43 @@ def at_work_of(path: Path, index: int | None) -> AtWork:
 def add_entry(table: TuningTable, task: Task, effort: Effort) -> Record:
     """Measures a problem and writes the table; or what broke it, until it has an entry."""
     engine = gpu_engines(effort.is_interpreted)[task.engine]
-    problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
-    key = problem_key(plain(problem))
-    write_down = functools.partial(table.write_down, key)
-    at_work = at_work_of(table.path, None)
+    problem = plain(problem_of(engine, task.kernel, task.layer, task.n_rows))
+    write_down = functools.partial(table.write_down, problem_key(problem))
+    broken, at_work = table.broken(problem), at_work_of(table.path, None)
     try:
-        entry = measure(
-            engine,
-            problem,
-            task.layer,
-            n_candidates=effort.candidates,
-            rounds=effort.rounds,
-            is_interpreted=effort.is_interpreted,
-            broken=table.broken(plain(problem)),
-            guard=guard_for(write_down, at_work, key, is_trial=effort.is_interpreted),
-        )
+        entry = _measured(engine, task, effort, broken, write_down, at_work)
     except WorkLostError as error:
         write_down(error.name, error.reason)
         raise
     _write(table, entry)
     return entry
+
+
+def _measured(
+    engine: Engine,
+    task: Task,
+    effort: Effort,
+    broken: Mapping[str, str],
+    write_down: Callable[[str, str], None],
+    at_work: AtWork,
+    lock: Lock = unlocked,
+    n_threads: int = 8,
+) -> Record:
+    """The entry of a task; `write_down` is told what broke it."""
+    problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
+    key = problem_key(plain(problem))
+    return measure(
+        engine,
+        problem,
+        task.layer,
+        n_candidates=effort.candidates,
+        rounds=effort.rounds,
+        is_interpreted=effort.is_interpreted,
+        broken=broken,
+        guard=guard_for(write_down, at_work, key, is_trial=effort.is_interpreted),
+        lock=lock,
+        n_threads=n_threads,
+    )
 
 
 def add_in_workers(
@@ -149,27 +166,14 @@ def _begin(
 
     def do(given: tuple[Task, dict[str, str]]) -> Result:
         task, broken = given
-        engine = engines[task.engine]
-        problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
-        key = problem_key(plain(problem))
+        lock = device_lock(is_trial=effort.is_interpreted)
+
+        def write_down(name: str, reason: str) -> None:
+            tell((name, reason))
+
+        how = effort, broken, write_down, at_work
         try:
-            entry = measure(
-                engine,
-                problem,
-                task.layer,
-                n_candidates=effort.candidates,
-                rounds=effort.rounds,
-                is_interpreted=effort.is_interpreted,
-                broken=broken,
-                guard=guard_for(
-                    lambda name, reason: tell((name, reason)),
-                    at_work,
-                    key,
-                    is_trial=effort.is_interpreted,
-                ),
-                lock=device_lock(is_trial=effort.is_interpreted),
-                n_threads=_THREADS_OF_A_WORKER,
-            )
+            entry = _measured(engines[task.engine], task, *how, lock, _THREADS_OF_A_WORKER)
         except WorkLostError as error:
             tell((error.name, error.reason))
             sys.exit(str(error))

@@ -128,11 +128,10 @@ def _tables(lists: BlockLists, tiles: HiddenTiles) -> tuple[Array, Array, Array,
 
     Columns are computed as they lie: their order by length is another one for either product.
     """
-    as_they_lie = jnp.arange(lists.order.shape[1])
 
     def by_piece(lists: BlockLists) -> tuple[Array, Array]:
-        needed = needed_blocks(lists, tiles, as_they_lie)
-        return needed, steps_of_ranks(lists, tiles, as_they_lie)
+        needed = needed_blocks(lists, tiles)
+        return needed, steps_of_ranks(lists, tiles)
 
     return lists.before, *jax.vmap(by_piece)(lists), lists.across
 
@@ -156,7 +155,6 @@ def _kernel(
         row = warpgroup.read(tables["which"], 0)
         return Share(
             **{name: warpgroup.Table(tables[name], row) for name in _TABLES[1:]},
-            order=None,
             ends=None,
             tiles=tiles,
             n_columns=product.n_lines,

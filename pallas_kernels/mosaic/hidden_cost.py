@@ -25,7 +25,7 @@ def seconds(hidden: Hidden, tiles: HiddenTiles) -> float:
     """The time of one kernel, if blocks were kept at random; results of both products go out."""
     n_programs = tiles.n_tiles(hidden.units) * tiles.n_shares(hidden.units)
     loaded = sum(product_cost.loaded_bytes(product, tiles) for product in hidden)
-    steps = sum(product_cost.program_seconds(product, tiles, is_sorted=False) for product in hidden)
+    steps = sum(product_cost.program_seconds(product, tiles) for product in hidden)
     multiplied = product_cost.in_waves(n_programs, tiles.cluster, loaded, steps)
     n_units, bytes_of_units = _units(hidden)
     own_units = -(-n_units // n_programs)

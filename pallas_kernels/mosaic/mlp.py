@@ -45,8 +45,7 @@ def mlp(
     # Units that no kept block of W2 uses have no entries.
     starts, users = of_first.own(of_first.columns.start), of_second.own(of_second.rows.start)
     ends = jnp.where(users[1:] > users[:-1], starts[1:], starts[:-1])
-    as_they_lie = jnp.arange(pair.second.n_lines)
-    steps_of = functools.partial(steps_of_ranks, tiles=tiles.second, order=as_they_lie)
+    steps_of = functools.partial(steps_of_ranks, tiles=tiles.second)
     steps2 = jax.vmap(steps_of)(of_second.columns)
     # Tensor cores read float32 along the contracted features alone: XLA transposes both kernels.
     is_wide = jnp.dtype(x.dtype).itemsize == 4
@@ -151,7 +150,7 @@ def _kernel(
     table1 = functools.partial(warpgroup.Table, which=warpgroup.read(which1, 0))
     table2 = functools.partial(warpgroup.Table, which=warpgroup.read(which2, 0))
     alone = functools.partial(warpgroup.Table, which=zero)
-    share = functools.partial(Share, needed=None, order=None, number=zero, n_shares=1)
+    share = functools.partial(Share, needed=None, number=zero, n_shares=1)
     first = program(
         pair.first,
         {

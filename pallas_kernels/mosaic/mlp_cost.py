@@ -30,8 +30,8 @@ def seconds(pair: Pair, tiles: MlpTiles) -> float:
     """The time of a fused pair, if blocks were kept at random: of its loads, or of its steps."""
     first, second = pair
     n_turns = tiles.pieces * tiles.turns
-    step1, longest1 = product_cost.steps_of(first, tiles.first, first.n_blocks, is_sorted=False)
-    step2, longest2 = product_cost.steps_of(second, tiles.second, tiles.blocks, is_sorted=False)
+    step1, longest1 = product_cost.steps_of(first, tiles.first, first.n_blocks)
+    step2, longest2 = product_cost.steps_of(second, tiles.second, tiles.blocks)
     steps = n_turns * longest1 * step1 + tiles.pieces * tiles.lines * longest2 * step2
     # The warpgroups meet once a piece.
     steps += tiles.pieces * product_cost.STEP_SECONDS

@@ -44,35 +44,31 @@ def loaded_bytes(product: Product, tiles: Tiles) -> float:
     return float(n_tiles * (weights + panels) * jnp.dtype(product.dtype).itemsize)
 
 
-def program_seconds(product: Product, tiles: Tiles, *, is_sorted: bool) -> float:
+def program_seconds(product: Product, tiles: Tiles) -> float:
     """The time of the steps of one program, whatever it loads.
 
     Args:
       product: what is computed.
       tiles: how it is cut.
-      is_sorted: whether columns abreast are of about one length.
     """
     n_blocks = product.n_blocks if tiles.pieces == 1 else tiles.blocks
-    step, longest = steps_of(product, tiles, n_blocks, is_sorted=is_sorted)
+    step, longest = steps_of(product, tiles, n_blocks)
     n_groups = pl.cdiv(product.n_lines, tiles.group)
     n_turns = pl.cdiv(n_groups, tiles.n_shares(product))
     return n_turns * tiles.lines * tiles.pieces * longest * step
 
 
-def steps_of(
-    product: Product, tiles: Tiles, n_blocks: int, *, is_sorted: bool
-) -> tuple[float, float]:
+def steps_of(product: Product, tiles: Tiles, n_blocks: int) -> tuple[float, float]:
     """The time of a step, and how many the longest of the columns abreast takes.
 
     Args:
       product: whose columns they are.
       tiles: how it is cut.
       n_blocks: blocks of the panel or piece that they are summed over.
-      is_sorted: whether columns abreast are of about one length.
     """
     density = _density(product)
     entries = n_blocks * density
-    spread = 0.0 if is_sorted else math.sqrt(entries * (1 - density))
+    spread = math.sqrt(entries * (1 - density))
     longest = min(float(n_blocks), entries + _LONGEST[tiles.abreast] * spread)
     flops = 2 * tiles.n_compute * ROWS * product.width * product.depth * entries / longest
     flops *= max(1, (ROWS + product.width) / (2 * product.width))

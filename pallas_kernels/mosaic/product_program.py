@@ -4,7 +4,7 @@ A program owns some rows of the result and a share of its block columns. The row
 operand that it needs, the panel, stay in shared memory; the kept blocks of one column after another
 stream through a ring of buffers. One warpgroup starts the copies, the others multiply: rows above
 each other, or block columns abreast, whose blocks share a buffer of the ring. A block that is
-dropped is never loaded. Longest columns first, so that those abreast are of about one length.
+dropped is never loaded.
 
 Programs of a cluster have other rows and the same columns, and take the same steps: each loads a
 part of every block of weights, into the rings of all. A buffer is free once all have read it.

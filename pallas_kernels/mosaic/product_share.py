@@ -1,4 +1,4 @@
-"""Which entries of the lists of kept blocks a program of a product multiplies, in which order."""
+"""Which entries of the lists of kept blocks a program of a product multiplies."""
 
 from typing import NamedTuple
 
@@ -28,8 +28,9 @@ class Entries(NamedTuple):
 class Share(NamedTuple):
     """The block columns of a program, in turns of `tiles.group` that are summed at once.
 
-    The columns of a turn stand in `tiles.lines` ranks. Those of a rank are abreast: different
-    warpgroups multiply them at the same time.
+    They are every `n_shares`th group of the columns as they lie. The columns of a turn stand in
+    `tiles.lines` ranks. Those of a rank are abreast: different warpgroups multiply them at the same
+    time.
 
     Attributes:
       before: of each block, column by column, how many entries lie before it (`BlockLists`); or of
@@ -39,8 +40,6 @@ class Share(NamedTuple):
       steps: of each piece for each rank of columns, how many entries the longest has
         (`product_tiles.steps_of_ranks`).
       across: of each entry, the block of contracted features.
-      order: the columns, longest first; every `n_shares`th group of them is of this share. None: as
-        they lie.
       ends: of each column, where its entries end, if not where the next one's begin; of a panel in
         one piece.
       tiles: how the product is cut.
@@ -53,7 +52,6 @@ class Share(NamedTuple):
     needed: warpgroup.Table | None
     steps: warpgroup.Table
     across: warpgroup.Table
-    order: warpgroup.Table | None
     ends: warpgroup.Table | None
     tiles: Tiles
     n_columns: int
@@ -68,8 +66,7 @@ class Share(NamedTuple):
     def column(self, turn: Array, rank: int, beside: Array | int) -> tuple[Array, Array]:
         """A block column of a group, and whether there is one: the last group may be short."""
         place = (self._group(turn) * self.tiles.lines + rank) * self.tiles.abreast + beside
-        there = jnp.minimum(place, self.n_columns - 1)
-        column = there if self.order is None else self.order.read(there)
+        column = jnp.minimum(place, self.n_columns - 1)
         return column, place < self.n_columns
 
     def entries(self, turn: Array, rank: int, beside: Array | int, piece: Array) -> Entries:

@@ -188,15 +188,12 @@ def _most_lines_together(n_compute: int, abreast: int, width: int, cluster: int)
     return min(most, max(1, MOST_LINES_TOGETHER[n_compute] // abreast))
 
 
-def steps_of_ranks(
-    lists: BlockLists, tiles: Tiles, order: Int[Array, " lines"]
-) -> Int[Array, " ranks_and_pieces"]:
+def steps_of_ranks(lists: BlockLists, tiles: Tiles) -> Int[Array, " ranks_and_pieces"]:
     """Of each piece of the panel for each rank of block columns, how many steps their sums take.
 
     Args:
       lists: the kept blocks of each column.
       tiles: how the product is cut.
-      order: the columns in the order in which they are computed.
 
     Returns:
       Int32 `[groups * tiles.lines * pieces]`: as many as the column has entries that has the most
@@ -206,7 +203,7 @@ def steps_of_ranks(
     n_blocks = (lists.before.size - 1) // n_lines
     firsts = jnp.minimum(jnp.arange(tiles.pieces + 1) * tiles.blocks, n_blocks)
     starts = lists.before[jnp.arange(n_lines)[:, None] * n_blocks + firsts]
-    return longest_abreast(jnp.diff(starts, axis=1)[order], tiles)
+    return longest_abreast(jnp.diff(starts, axis=1), tiles)
 
 
 def longest_abreast(
@@ -219,15 +216,12 @@ def longest_abreast(
     return ranks.max(axis=1).reshape(-1).astype(jnp.int32)
 
 
-def needed_blocks(
-    lists: BlockLists, tiles: Tiles, order: Int[Array, " lines"]
-) -> Int[Array, " groups_and_pieces"]:
+def needed_blocks(lists: BlockLists, tiles: Tiles) -> Int[Array, " groups_and_pieces"]:
     """Of each piece of the panel for each group of block columns, which blocks they need.
 
     Args:
       lists: the kept blocks of each column.
       tiles: how the product is cut.
-      order: the columns in the order in which they are computed.
 
     Returns:
       Int32 `[groups * pieces]`: a bit for every block that an entry of the group names. Of a panel
@@ -239,7 +233,7 @@ def needed_blocks(
     n_groups = pl.cdiv(n_lines, tiles.group)
     grid = lists.grid()
     more = n_groups * tiles.group - n_lines, tiles.pieces * tiles.blocks - grid.shape[1]
-    grid = jnp.pad(grid[order], ((0, more[0]), (0, more[1])))
+    grid = jnp.pad(grid, ((0, more[0]), (0, more[1])))
     grid = grid.reshape(n_groups, tiles.group, tiles.pieces, tiles.blocks).any(axis=1)
     bits = jnp.left_shift(1, jnp.arange(tiles.blocks, dtype=jnp.int32))
     return jnp.sum(jnp.where(grid, bits, 0), axis=-1, dtype=jnp.int32).reshape(-1)

@@ -52,7 +52,7 @@ def test_steps_take_no_less_than_tensor_cores_and_copies_need(side):
     product = square(side, 1024, 4096)
     for tiles in itertools.islice(search_space(product, launch.SHARED_MEMORY_BYTES), 0, None, 9):
         n_blocks = product.n_blocks if tiles.pieces == 1 else tiles.blocks
-        step, longest = steps_of(product, tiles, n_blocks, is_sorted=True)
+        step, longest = steps_of(product, tiles, n_blocks)
         assert 0 < longest <= n_blocks
         flops = 2 * tiles.n_compute * ROWS * side * side * n_blocks * 0.2 / longest
         assert step >= 0.99 * flops * PROGRAMS / FLOPS[2]

@@ -34,10 +34,9 @@ def share_of(lists: BlockLists, tiles: Tiles, number: int, n_shares: int, **chan
 
     share = Share(
         before=table(lists.before),
-        needed=table(needed_blocks(lists, tiles, lists.order)),
+        needed=table(needed_blocks(lists, tiles)),
         across=table(lists.across),
-        steps=table(steps_of_ranks(lists, tiles, lists.order)),
-        order=table(lists.order),
+        steps=table(steps_of_ranks(lists, tiles)),
         ends=None,
         tiles=tiles,
         n_columns=lists.order.size,
@@ -86,8 +85,7 @@ def test_every_kept_block_is_multiplied_once_with_its_piece_of_the_panel(
                 assert [bool(bits >> i & 1) for i in range(tiles.blocks)] == named[piece].tolist()
         lengths.append(of_share)
     np.testing.assert_array_equal(done, grid)
-    # Longest first, and none has a group more than another but one.
-    assert all(of_share == sorted(of_share, reverse=True) for of_share in lengths)
+    # None has a group more than another but one.
     turns = [len(of_share) // tiles.group for of_share in lengths]
     assert max(turns) - min(turns) <= 1
 
@@ -99,7 +97,7 @@ def test_columns_as_they_lie_may_end_before_the_next_begin():
     ends = jnp.where(is_used, lists.start[1:], lists.start[:-1])
     tiles = Tiles(1, 1, 1, pieces=1, blocks=DOWN, lines=1, stages=2)
     table = warpgroup.Table(ends[None], jnp.int32(0))
-    share = share_of(lists, tiles, 0, 1, order=None, ends=table)
+    share = share_of(lists, tiles, 0, 1, ends=table)
     for column in range(ACROSS):
         entries = share.entries(jnp.int32(column), 0, 0, jnp.int32(0))
         found, first, last = map(int, jax.device_get(entries))

@@ -67,9 +67,8 @@ def test_neither_warpgroups_nor_programs_without_rows_or_columns_are_a_way_to_cu
 def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
     kept = jnp.asarray([0, 3, 4, 6, 9, 10, 13, 14], jnp.int32)  # of a grid of 6x3
     lists = list_columns(kept, (6, 3))
-    np.testing.assert_array_equal(lists.order, [0, 1, 2])
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=4, lines=2, stages=2)
-    needed = np.asarray(needed_blocks(lists, tiles, lists.order))
+    needed = np.asarray(needed_blocks(lists, tiles))
     # Columns 0 and 1 have the blocks 0 to 3 of the first piece and 4, the first, of the second.
     assert needed.tolist() == [0b1111, 0b0001, 0b0000, 0b0001]
 
@@ -77,7 +76,7 @@ def test_a_group_of_columns_needs_the_blocks_that_any_of_them_has():
 def test_a_piece_may_have_as_many_blocks_as_a_number_has_bits():
     lists = list_columns(jnp.asarray([0, 31, 32, 39], jnp.int32), (40, 1))
     tiles = Tiles(n_compute=1, abreast=1, cluster=1, pieces=2, blocks=32, lines=1, stages=2)
-    needed = np.asarray(needed_blocks(lists, tiles, lists.order)).view(np.uint32)
+    needed = np.asarray(needed_blocks(lists, tiles)).view(np.uint32)
     assert needed.tolist() == [1 | 1 << 31, 1 | 1 << 7]
 
 
@@ -86,8 +85,8 @@ def test_columns_abreast_take_the_steps_of_the_longest(pieces, abreast):
     grid = np.random.default_rng(0).uniform(size=(6, 5)) < 0.5
     lists = list_columns(jnp.asarray(np.flatnonzero(grid), jnp.int32), (6, 5))
     tiles = Tiles(4, abreast, 1, pieces, 6 // pieces, lines=1, stages=2)
-    steps = np.asarray(steps_of_ranks(lists, tiles, lists.order)).reshape(-1, pieces)
-    lengths = grid.reshape(pieces, 6 // pieces, 5).sum(axis=1).T[np.asarray(lists.order)]
+    steps = np.asarray(steps_of_ranks(lists, tiles)).reshape(-1, pieces)
+    lengths = grid.reshape(pieces, 6 // pieces, 5).sum(axis=1).T
     wanted = [lengths[i : i + abreast].max(axis=0) for i in range(0, 5, abreast)]
     np.testing.assert_array_equal(steps, wanted)
 
