@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -312,6 +313,13 @@ def test_the_tests_mirror_the_sources() -> None:
         name for name, path in sources() if path.stem not in names_tested_beside(path) | UNTESTED
     }
     assert not missing, f"no test file for {', '.join(sorted(missing))}"
+
+
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """Their folders are no packages, so pytest collects a name but once; all clashes are named."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    twice = sorted(name for name, count in names.items() if count > 1)
+    assert not twice, f"more than one {', '.join(twice)}: put the folder's name before one"
 
 
 def test_every_module_is_on_the_map() -> None:
