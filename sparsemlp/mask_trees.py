@@ -24,7 +24,11 @@ Select = Callable[[str, Any, BlockMasking], Mask]
 
 
 def select_masks(
-    params: Mapping[str, Any], plan: Plan, engine: str = "auto", *, select: Select | None = None
+    params: Mapping[str, Any],
+    plan: Plan | None,
+    engine: str = "auto",
+    *,
+    select: Select | None = None,
 ) -> Masks:
     """Selects the kept blocks of every masked kernel anew.
 
@@ -32,7 +36,7 @@ def select_masks(
 
     Args:
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
-      plan: which parameter gets which rules.
+      plan: which parameter gets which rules; None for no rules.
       engine: who scores the blocks, as `selection.block_scores`.
       select: what selects the blocks of a kernel instead of `select_blocks`.
 

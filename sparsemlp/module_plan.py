@@ -1,6 +1,5 @@
 """The plan and the masks that a Flax module is given."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -10,21 +9,16 @@ from flax.core import FrozenDict
 
 from sparsemlp.errors import InputError
 from sparsemlp.masks import Mask
-from sparsemlp.plan import Plan, check_plan
+from sparsemlp.plan import Plan, as_plan, check_plan
 
 
 def frozen_plan(plan: Any) -> FrozenDict[str, Any]:
-    """A plan as an attribute of a module, which has to be hashable; None is the empty one.
+    """A plan as an attribute of a module, which has to be hashable.
 
     Raises:
-      InputError: it maps no patterns to rules.
+      InputError: as `as_plan`.
     """
-    if plan is not None and not isinstance(plan, Mapping):
-        raise InputError(
-            f"plan {plan!r} maps no patterns to rules: give a mapping, such as "
-            "{'*/XPatch/kernel': BlockMasking((32, 32), 0.8)}"
-        )
-    return FrozenDict(plan or {})
+    return FrozenDict(as_plan(plan))
 
 
 def check_own(model: nn.Module, plan: Plan) -> None:

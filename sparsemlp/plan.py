@@ -41,6 +41,20 @@ Plan = Mapping[str, Rule | tuple[Rule, ...]]
 _WILDCARDS = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
 
 
+def as_plan(plan: Any) -> Plan:
+    """A plan, as it was given; None is the empty one.
+
+    Raises:
+      InputError: it maps no patterns to rules.
+    """
+    if plan is not None and not isinstance(plan, Mapping):
+        raise InputError(
+            f"plan {plan!r} maps no patterns to rules: give a mapping, such as "
+            "{'*/XPatch/kernel': BlockMasking((32, 32), 0.8)}"
+        )
+    return plan or {}
+
+
 def all_rules(plan: Plan) -> list[Rule]:
     """Every rule of a plan, whichever parameter it is for."""
     several = (as_tuple(rules) for rules in plan.values())
@@ -220,14 +234,15 @@ def _kind(layer: str) -> str:
 
 
 def masked_kernels(
-    params: Mapping[str, Any], plan: Plan
+    params: Mapping[str, Any], plan: Plan | None
 ) -> Iterable[tuple[str, Array, BlockMasking]]:
     """Path, kernel and rule of every masked kernel, in the order of the parameter tree.
 
     Raises:
-      InputError: a pattern matches no parameter or one that is no kernel, or these are all
-        variables of a model.
+      InputError: as `as_plan`; a pattern matches no parameter or one that is no kernel, or these
+        are all variables of a model.
     """
+    plan = as_plan(plan)
     inside = params.get("params")
     if isinstance(inside, Mapping) and all(isinstance(v, Mapping) for v in inside.values()):
         raise InputError(

@@ -90,6 +90,13 @@ def test_what_is_no_rule_is_refused(unchecked, value):
         masking_for({"*/kernel": value}, PATH)
 
 
+def test_no_plan_is_the_empty_one_and_what_is_no_mapping_is_refused(unchecked):
+    params = {"layer": {"kernel": jnp.ones((8, 8))}}
+    assert select_masks(params, None) == select_masks(params, {}) == {}
+    with pytest.raises(InputError, match=r"plan .* maps no patterns to rules"):
+        select_masks(params, SMALL)
+
+
 @pytest.mark.parametrize("pattern", ["*", "*?*"])
 def test_a_pattern_of_wildcards_alone_matches_everything_and_yields_to_any_other(pattern):
     assert masking_for({pattern: SMALL}, PATH) == SMALL
