@@ -1,6 +1,7 @@
 """GPU kernels of one layer with the operands that they are compiled for where there is no GPU."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels import Mosaic, Neighbours, SparseLayer, Triton, tuning
+from pallas_kernels.lists import ListedBlocks, listed
 from pallas_kernels.mosaic import products
 from pallas_kernels.mosaic.gradient_cost import by_cost
 from pallas_kernels.mosaic.gradient_tiles import DENSE
@@ -37,7 +39,7 @@ class Case(NamedTuple):
       dtype: of the operands.
       axis: the axis of x that is contracted.
       call: the product.
-      operands: their shapes and dtypes.
+      operands: their shapes and dtypes, kept blocks with their lists: these are not compiled then.
       configuration: how the kernel is cut; None leaves it to its heuristic.
       precision: of products of float32, as JAX calls it.
     """
@@ -48,7 +50,7 @@ class Case(NamedTuple):
     dtype: Any
     axis: Literal[-1, -2]
     call: Callable[..., Any]
-    operands: tuple[jax.ShapeDtypeStruct, ...]
+    operands: tuple[Any, ...]
     configuration: Any = None
     precision: str | None = None
 
@@ -69,6 +71,14 @@ class Case(NamedTuple):
                 return self.call(*operands)
 
         return call
+
+
+def kept_of(layer: SparseLayer) -> ListedBlocks:
+    """The shapes of the kept blocks of a layer with their lists."""
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    ids = jax.ShapeDtypeStruct((layer.n_kept,), jnp.int32)
+    make = functools.partial(listed, grid_shape=(n_in // cols, n_out // rows))
+    return jax.eval_shape(make, ids)
 
 
 def case(
@@ -95,7 +105,7 @@ def case(
         return array(32, 256, features) if axis == -1 else array(32, features, 256)
 
     x, dy, w, bias = rows_of(n_in), rows_of(n_out), array(*shape), array(n_out)
-    kept = array(layer.n_kept, dtype=jnp.int32)
+    kept = kept_of(layer)
     n_kept = 8192 * n_in // (block[0] * block[1]) // 5
     values, ids = array(n_kept, *block), array(n_kept, dtype=jnp.int32)
 

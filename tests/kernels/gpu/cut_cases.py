@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 from case_lists import MANY, MANY_OF_MOSAIC
 from cases import ENGINES, METHODS, N_IN, N_OUT, TRITON, Case, case
+from machine_code import ARCHITECTURES
 from pair_cases import FUSED, fused, mlp_case
 
 from pallas_kernels import tuning
+from pallas_kernels.mosaic import hidden_tiles
 from pallas_kernels.mosaic.gradient_tiles import DENSE
+from pallas_kernels.mosaic.mlp_tiles import APART
 from pallas_kernels.tuning import Problem
 
 
@@ -88,7 +91,7 @@ def _gradients(cases: list[Case]) -> list[Case]:
 
 
 def _pairs(cases: list[Case]) -> list[Case]:
-    """Of the kernels for two layers, by warpgroups and clusters, the cut with most columns.
+    """Of the kernels for two layers, by warpgroups, the cut with most columns, in clusters first.
 
     Without those of the cases themselves: what is compiled already is not compiled again.
     """
@@ -98,44 +101,59 @@ def _pairs(cases: list[Case]) -> list[Case]:
         if a.engine != "mosaic" or name not in FUSED:
             continue
         for cut in fused(name, a.block, a.dtype, width):
-            key = name, a.block, a.dtype, width, cut.n_compute, cut.abreast, cut.cluster > 1
-            if key not in found or cut.lines > found[key].configuration.lines:
+            key = name, a.block, a.dtype, width, cut.n_compute, cut.abreast
+            before = found[key].configuration if key in found else None
+            if before is None or (cut.cluster > 1, cut.lines) > (before.cluster > 1, before.lines):
                 found[key] = mlp_case(name, a.block, a.dtype, width, a.engine, cut)
     own_cases = set(map(str, cases))
     return [a for a in found.values() if str(a) not in own_cases]
 
 
-def _in_tables() -> list[Case]:
-    """The configurations that tables of measurements hold, each once for its kernel and block."""
+def _in_tables(architecture: str) -> list[Case]:
+    """The configurations that tables of its devices hold, each once for its kernel and block."""
     names = {method: name for name, method in METHODS.items()}
+    engines = {TRITON.name: TRITON}
+    if architecture == "sm_90a":
+        engines["mosaic"] = ENGINES["mosaic"]
     found: dict[str, Case] = {}
     for path in sorted(tuning.TABLES.glob("*.json")):
+        if ARCHITECTURE_OF[path.stem.split("_")[1]] != architecture:
+            continue
         for entry in tuning.read_table(path):
-            problem = entry.problem
-            if (problem.engine, problem.version) != (TRITON.name, TRITON.version):
+            problem, its = entry.problem, engines.get(entry.problem.engine)
+            if its is None or problem.version != its.version:
                 continue
             with jax.default_matmul_precision(None):
-                space = TRITON.configurations(problem)
+                space = its.configurations(problem)
             for cut in space:
-                if dataclasses.asdict(cut) != dict(entry.configuration):
+                if dataclasses.asdict(cut) != dict(entry.configuration) or cut == DENSE:
                     continue
-                dtype = jnp.dtype(problem.dtype)
                 if problem.kernel in PAIRS_OF_TRITON:
-                    own = _pair_of_triton(problem, cut)
+                    own = _pair_of(problem, cut)
                 else:
-                    axis = -1 if problem.axis == -1 else -2
-                    own = [case(names[problem.kernel], problem.block, dtype, axis, cut)]
+                    own = [_product_of(names[problem.kernel], problem, cut)]
                 found |= {str(a): a for a in own}
     return list(found.values())
 
 
-def _pair_of_triton(problem: Problem, cut: Any) -> list[Case]:
-    """The kernels of engine `triton` for two layers that are cut so; none where they go apart."""
-    if not cut.rows:
-        return []
-    kernels, width = PAIRS_OF_TRITON[problem.kernel], problem.kernel_shape[0]
+def _product_of(kernel: str, problem: Problem, cut: Any) -> Case:
+    """The kernel of a product that is cut so; one of engine `mosaic` is made for its layer."""
+    axis, shape = -1 if problem.axis == -1 else -2, problem.kernel_shape
+    shape = (N_IN, N_OUT) if problem.engine == TRITON.name else shape
     dtype = jnp.dtype(problem.dtype)
-    return [mlp_case(name, problem.block, dtype, width, configuration=cut) for name in kernels]
+    return case(kernel, problem.block, dtype, axis, cut, problem.engine, shape)
+
+
+def _pair_of(problem: Problem, cut: Any) -> list[Case]:
+    """The kernels for two layers that are cut so; none where they go apart."""
+    dtype, width = jnp.dtype(problem.dtype), problem.kernel_shape[0]
+    if problem.engine == TRITON.name:
+        kernels = PAIRS_OF_TRITON[problem.kernel] if cut.rows else ()
+        return [mlp_case(name, problem.block, dtype, width, configuration=cut) for name in kernels]
+    if cut in (APART, hidden_tiles.APART):
+        return []
+    names = (name for name, kernel in FUSED.items() if kernel == problem.kernel)
+    return [mlp_case(name, problem.block, dtype, width, "mosaic", cut) for name in names]
 
 
 def _sampled_pairs_of_triton(size: int) -> list[Case]:
@@ -149,26 +167,29 @@ def _sampled_pairs_of_triton(size: int) -> list[Case]:
         with jax.default_matmul_precision(None):
             space = TRITON.configurations(problem)
         for cut in drawn.sample(space[2:], size):
-            found += _pair_of_triton(problem, cut)
+            found += _pair_of(problem, cut)
     return found
 
 
 PAIRS_OF_TRITON = {"mlp": ("mlp",), "mlp_gradients": ("mlp_input", "mlp_weights")}
 """Kernels of engine `triton` for two layers, by what the tuner calls them."""
-IN_TABLES = _in_tables()
-"""Kernels with the configurations of the tables."""
-SAMPLED = [] if IN_TABLES else [*_sample(MANY, 24), *_sampled_pairs_of_triton(2)]
-"""Where there is no table yet, some of all configurations that the tuner may try."""
+ARCHITECTURE_OF = {"a30": "sm_80", "a100": "sm_80", "h100": "sm_90a", "h200": "sm_90a"}
+"""By what tables call NVIDIA's devices."""
+IN_TABLES = {architecture: _in_tables(architecture) for architecture in ARCHITECTURES}
+"""Kernels with the configurations of the tables, for the GPUs that these are of."""
+SAMPLED = {
+    architecture: [] if found else [*_sample(MANY, 8), *_sampled_pairs_of_triton(1)]
+    for architecture, found in IN_TABLES.items()
+}
+"""Of GPUs without a table some of all configurations that the tuner may try."""
 SAMPLED_OF_MOSAIC = list(
     {
         str(a): a
         for a in [
-            *_sample(MANY_OF_MOSAIC, 16),
             *_most_sums(MANY_OF_MOSAIC),
             *_gradients(MANY_OF_MOSAIC),
             *_pairs(MANY_OF_MOSAIC),
         ]
     }.values()
 )
-"""The same of engine `mosaic` on Hopper, with or without a table, and the cuts that take the most
-registers."""
+"""What the tuner may try of engine `mosaic` on Hopper: the cuts that take the most registers."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from cases import ENGINES, N_IN, Case
+from cases import ENGINES, N_IN, Case, kept_of
 
 from pallas_kernels import SparseLayer, Weights
 from pallas_kernels.mosaic import hidden, hidden_tiles
@@ -30,11 +30,14 @@ def mlp_case(
     first, second = (SparseLayer(shape, block, n_blocks // 5, -1, name) for shape in shapes)
     layers = (first, second)
     x = jax.ShapeDtypeStruct((8192, width), dtype)
-    kept = jax.ShapeDtypeStruct((n_blocks // 5,), jnp.int32)
     weights = [
         array
-        for shape in shapes
-        for array in (*(jax.ShapeDtypeStruct(s, dtype) for s in (shape, shape[1:])), kept)
+        for layer in layers
+        for array in (
+            jax.ShapeDtypeStruct(layer.kernel_shape, dtype),
+            jax.ShapeDtypeStruct(layer.kernel_shape[1:], dtype),
+            kept_of(layer),
+        )
     ]
 
     def pair(arrays: tuple[Any, ...]) -> Any:

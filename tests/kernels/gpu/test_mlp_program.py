@@ -53,8 +53,14 @@ def compute(tiles: MlpTiles, hidden: int = 256, dtype: str = "float32", **change
 
 
 @pytest.mark.usefixtures("simulated")
-@pytest.mark.parametrize(("hidden", "dtype"), [(256, "bfloat16"), (224, "float32")])
-@pytest.mark.parametrize("tiles", CUTS, ids=str)
+@pytest.mark.parametrize(
+    ("tiles", "hidden", "dtype"),
+    [
+        *((tiles, 224, "float32") for tiles in CUTS),
+        *((tiles, 256, "bfloat16") for tiles in (WHOLE, IN_PIECES)),
+    ],
+    ids=str,
+)
 def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(tiles, hidden, dtype):
     with jax.disable_jit():
         compute(tiles, hidden, dtype)

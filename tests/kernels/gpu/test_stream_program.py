@@ -155,29 +155,23 @@ def test_gelu_is_that_of_the_sums():
 @pytest.mark.usefixtures("simulated")
 @BOTH
 @EVERY_CUT
-def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(
+def test_each_buffer_of_a_simulated_hopper_is_whole_and_loaded_once_for_a_tile_of_rows(
     tiles, transposed, monkeypatch
 ):
+    """A kept block and the rows that meet it, and no other."""
     monkeypatch.setattr(stream_tiles, "PROGRAMS", 2)
     with jax.disable_jit():
-        multiply(tiles, transposed=transposed)
+        layer = multiply(tiles, transposed=transposed)
+    n_tiles = tiles.n_row_tiles(ROWS)
+    size = jnp.dtype(layer.dtype).itemsize
+    assert LOADED["operand 5"] == n_tiles * layer.n_kept * 32 * 32 * size
+    assert LOADED["operand 4"] == n_tiles * layer.n_kept * tiles.rows * 32 * size
 
 
 @pytest.mark.usefixtures("simulated")
 def test_a_block_of_more_features_than_a_step_is_read_in_parts_on_a_simulated_hopper():
     with jax.disable_jit():
         multiply(CUTS[1], transposed=True, block=(128, 32))
-
-
-@pytest.mark.usefixtures("simulated")
-@EVERY_CUT
-def test_a_kept_block_is_loaded_once_for_each_tile_of_rows_and_no_other(tiles):
-    with jax.disable_jit():
-        layer = multiply(tiles, transposed=False)
-    n_tiles = tiles.n_row_tiles(ROWS)
-    size = jnp.dtype(layer.dtype).itemsize
-    assert LOADED["operand 5"] == n_tiles * layer.n_kept * 32 * 32 * size
-    assert LOADED["operand 4"] == n_tiles * layer.n_kept * tiles.rows * 32 * size
 
 
 @pytest.mark.usefixtures("simulated")
