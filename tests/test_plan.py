@@ -93,8 +93,9 @@ def test_what_is_no_rule_is_refused(unchecked, value):
 def test_no_plan_is_the_empty_one_and_what_is_no_mapping_is_refused(unchecked):
     params = {"layer": {"kernel": jnp.ones((8, 8))}}
     assert select_masks(params, None) == select_masks(params, {}) == {}
+    rule: Any = SMALL
     with pytest.raises(InputError, match=r"plan .* maps no patterns to rules"):
-        select_masks(params, SMALL)
+        select_masks(params, rule)
 
 
 @pytest.mark.parametrize("pattern", ["*", "*?*"])
