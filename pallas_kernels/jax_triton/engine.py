@@ -23,9 +23,9 @@ from pallas_kernels.tuning import Problem
 class JaxTriton(Triton):
     """Computes forward products and input gradients by jax-triton, the rest as `Triton`.
 
-    It was right on an H200 and is not timed yet: `auto` leaves it out. Under `jax.shard_map` it
-    needs `check_vma=False`, as jax-triton does not say what varies; `jax.vmap` runs one call after
-    another.
+    It was right on an H200 (JAX 0.11.2, jax-triton 0.3.1) and is not timed yet: `auto` leaves it
+    out. Under `jax.shard_map` it needs `check_vma=False`, as jax-triton does not say what varies;
+    `jax.vmap` runs one call after another.
 
     Attributes:
       compute_capability: of the GPU that kernels are compiled for, as 80 or 90; None for that of

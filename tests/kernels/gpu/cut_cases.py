@@ -117,7 +117,8 @@ def _in_tables(architecture: str) -> list[Case]:
         engines["mosaic"] = ENGINES["mosaic"]
     found: dict[str, Case] = {}
     for path in sorted(tuning.TABLES.glob("*.json")):
-        if ARCHITECTURE_OF[path.stem.split("_")[1]] != architecture:
+        words = set(path.stem.split("_"))
+        if architecture not in {ARCHITECTURE_OF[word] for word in words & set(ARCHITECTURE_OF)}:
             continue
         for entry in tuning.read_table(path):
             problem, its = entry.problem, engines.get(entry.problem.engine)
@@ -174,7 +175,7 @@ def _sampled_pairs_of_triton(size: int) -> list[Case]:
 PAIRS_OF_TRITON = {"mlp": ("mlp",), "mlp_gradients": ("mlp_input", "mlp_weights")}
 """Kernels of engine `triton` for two layers, by what the tuner calls them."""
 ARCHITECTURE_OF = {"a30": "sm_80", "a100": "sm_80", "h100": "sm_90a", "h200": "sm_90a"}
-"""By what tables call NVIDIA's devices."""
+"""By a word of what tables call NVIDIA's devices; those of other devices are not compiled."""
 IN_TABLES = {architecture: _in_tables(architecture) for architecture in ARCHITECTURES}
 """Kernels with the configurations of the tables, for the GPUs that these are of."""
 SAMPLED = {

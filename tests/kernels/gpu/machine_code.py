@@ -162,9 +162,10 @@ def _main(folder: Path, architecture: str) -> None:
     }
     for own in (IN_TABLES, SAMPLED):
         for gpu, some in own.items():
-            cases[gpu] += [a for a in some if str(a) not in set(map(str, cases[gpu]))]
+            cases[gpu] += some
     found = {}
-    # Mosaic compiles equal programs once: one that is cut as another's heuristic says, say.
+    # Equal programs, as one that a table cuts as the heuristic does, are compiled once: Mosaic
+    # leaves no report of the second.
     same: dict[str, str] = {}
     for case in cases[architecture]:
         operands = jax.tree.map(
