@@ -1,7 +1,8 @@
 """Settings that every test shares."""
 
+import collections
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,20 @@ from xdist.scheduler import WorkStealingScheduling
 # A GPU would otherwise multiply float32 in TF32, below the tolerances that the tests derive.
 jax.config.update("jax_default_matmul_precision", "highest")
 
+
+def of_modules_and_classes(check: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves out functions within functions, whose checks would be made anew in every call."""
+
+    def checked(**options: Any) -> Callable[[Any], Any]:
+        return lambda made: (
+            made if "<locals>" in getattr(made, "__qualname__", "") else check(made, **options)
+        )
+
+    return checked
+
+
 # Array annotations of the library are checked at run time, in the tests only.
+jaxtyping.jaxtyped = of_modules_and_classes(jaxtyping.jaxtyped)
 install_import_hook(["sparsemlp", "pallas_kernels"], "beartype.beartype")
 
 
@@ -30,15 +44,42 @@ LEVEL = "--xla_backend_optimization_level"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets XLA leave out LLVM's optimisations in the default tests, which mostly compile.
+    """Lets XLA leave out LLVM's optimisations in the default and slow tests, which mostly compile.
 
-    Tests that are chosen with -m, on a GPU, or with a level in XLA_FLAGS run the code that users
-    run; in CI these are the slow ones and all on the oldest JAX.
+    On a GPU, with another marker or with a level in XLA_FLAGS they run the code that users run; in
+    CI those of the kernels and the layers do, on the oldest JAX.
     """
     chosen = config.getoption("markexpr") or ""
     flags = os.environ["XLA_FLAGS"]
-    if chosen.startswith("not ") and not NVIDIA_DEVICE.exists() and LEVEL not in flags:
+    if chosen.startswith(("not ", "slow")) and not NVIDIA_DEVICE.exists() and LEVEL not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {LEVEL}=0"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of each test, run the first of its cases and every Nth after it (default: all)",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the cases between every Nth of those that the markers chose."""
+    every: int = config.getoption("every") or 0
+    if every < 1:
+        raise pytest.UsageError(f"--every={every} is no count: choose at least 1")
+    seen = collections.Counter[str]()
+    left_out = []
+    for item in list(items):
+        name = item.nodeid.partition("[")[0]
+        if seen[name] % every:
+            left_out.append(item)
+            items.remove(item)
+        seen[name] += 1
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax import Array
@@ -190,20 +191,25 @@ def _launch(
     return jax.tree.unflatten(jax.tree.structure(out), found)
 
 
-def _axis_index(name: str) -> Array:
+def _axis_index(name: str) -> np.int32:
     own = HERE.warpgroup
-    return jnp.int32(own.number if name == launch.WARPGROUP else own.program.axes[name])
+    return np.int32(own.number if name == launch.WARPGROUP else own.program.axes[name])
 
 
-def _fori_loop(first: Any, last: Any, body: Callable[[Array, Any], Any], state: Any) -> Any:
+def _fori_loop(first: Any, last: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
     for i in range(int(first), int(last)):
-        state = body(jnp.int32(i), state)
+        state = body(np.int32(i), state)
     return state
 
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What engine `mosaic` launches runs on this Hopper, and not through JAX."""
+    """What engine `mosaic` launches runs on this Hopper, and not through JAX.
+
+    Indices are NumPy's, an order of magnitude sooner computed with than arrays of JAX, and so
+    annotations are left unchecked.
+    """
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     replaced = {
         "fetch": _fetch,
         "arrive": _arrive,
@@ -217,7 +223,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         "load_row": lambda ref: jnp.asarray(ref.read()),
         "load_sums": lambda ref: jnp.asarray(ref.read(), jnp.float32),
         "store": _store,
-        "read": lambda ref, at: jnp.int32(ref.array[tuple(map(int, np.atleast_1d(at)))]),
+        "read": lambda ref, at: np.int32(ref.array[tuple(map(int, np.atleast_1d(at)))]),
         "turned": lambda ref: dataclasses.replace(ref, is_turned=True),
         "with_accumulators": lambda shape, n, use: use(*(Sums(shape) for _ in range(n))),
     }
