@@ -1,6 +1,7 @@
 """A model and a data set so small that a whole training run takes seconds.
 
-A module that trains takes `data = tiny.data`, the file of that data set, and `compilation_cache =
+A module that trains takes `data = tiny.data`, the file of such a data set (`tiny.ragged_data` where
+a partial batch matters), and `compilation_cache =
 tiny.compilation_cache`: what one compiled the others read from a folder of this test session.
 """
 
@@ -28,6 +29,7 @@ from sparsemlp.train.train_state import initial_state
 
 N_TRAIN, N_TEST, N_CLASSES, BATCH = 44, 20, 10, 8
 STEPS_PER_EPOCH = 6
+N_WHOLE = STEPS_PER_EPOCH * BATCH
 BLOCK, RATIO = (2, 4), 0.5
 
 MODEL: dict[str, Any] = {"dim": 8, "depth": 1, "expansion": 2, "batch_size": BATCH}
@@ -72,7 +74,14 @@ def write_npz(path: Path, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data set of `arrays` as a file."""
+    """A file of as many batches as that of `ragged_data`, all whole: half the programs."""
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    return write_npz(path, **arrays(n_train=N_WHOLE))
+
+
+@pytest.fixture(scope="module")
+def ragged_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data set of `arrays` as a file; the last batch of an epoch is a partial one."""
     return write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
 
 

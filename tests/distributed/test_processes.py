@@ -20,6 +20,13 @@ from sparsemlp.errors import InputError, WorkerError
 compilation_cache = tiny.compilation_cache
 data = tiny.data
 
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of each process; what the two of one test compiled, those of the next read."""
+    return launch.environment(tmp_path_factory.mktemp("processes") / "compiled")
+
+
 TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
 """As for several devices: roundings of 20 steps, which the loss sees in first order."""
 
@@ -90,9 +97,8 @@ def test_options_that_differ_are_named(monkeypatch):
     ("engine", "backward"),
     [("cpu", "masked"), ("reference", "masked"), ("reference", "straight_through")],
 )
-def test_two_processes_give_the_losses_of_one_device_over_20_steps(engine, backward, tmp_path):
+def test_two_processes_give_the_losses_of_one_device_over_20_steps(engine, backward, environment):
     program = (launch.ROOT / "tests" / "on_processes.py").read_text()
-    environment = launch.environment(tmp_path / "compiled")
     with launch.started(
         [engine, backward],
         environment,
@@ -134,10 +140,9 @@ def assert_nearly_the_same(actual: Path, expected: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_signal_to_one_process_ends_both_and_one_device_goes_on(who, data, tmp_path):
+def test_a_signal_to_one_process_ends_both_and_one_device_goes_on(who, data, tmp_path, environment):
     out, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     changes: dict[str, Any] = {"epochs": 60, "budget": "global"}
-    environment = launch.environment(tmp_path / "compiled")
     with launch.started(arguments(data, out, **changes), environment) as started:
         wait_for_epochs(out, 2, started)
         started[who].send_signal(signal.SIGTERM)
@@ -162,12 +167,12 @@ def test_a_signal_to_one_process_ends_both_and_one_device_goes_on(who, data, tmp
 
 
 @pytest.mark.slow
-def test_what_one_process_began_two_go_on_with(data, tmp_path):
+def test_what_one_process_began_two_go_on_with(data, tmp_path, environment):
     out, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     with pytest.MonkeyPatch.context() as patch:
         tiny.at_step(patch, 8, lambda: signal.raise_signal(signal.SIGTERM))
         assert tiny.start(data, out) == 128 + signal.SIGTERM
-    with launch.started([f"--resume={out}"], launch.environment(tmp_path / "compiled")) as started:
+    with launch.started([f"--resume={out}"], environment) as started:
         ends = launch.ended(started)
     assert [code for code, _ in ends] == [0, 0], ends
     assert tiny.start(data, undisturbed) == 0
@@ -176,9 +181,10 @@ def test_what_one_process_began_two_go_on_with(data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_killed_process_is_noticed_within_a_minute_and_the_run_goes_on(who, data, tmp_path):
+def test_a_killed_process_is_noticed_within_a_minute_and_the_run_goes_on(
+    who, data, tmp_path, environment
+):
     out = tmp_path / "run"
-    environment = launch.environment(tmp_path / "compiled")
     with launch.started(arguments(data, out, epochs=1000), environment) as started:
         wait_for_epochs(out, 2, started)
         started[who].kill()
@@ -196,9 +202,8 @@ def test_a_killed_process_is_noticed_within_a_minute_and_the_run_goes_on(who, da
 
 
 @pytest.mark.slow
-def test_an_error_of_one_process_ends_both(data, tmp_path):
+def test_an_error_of_one_process_ends_both(data, tmp_path, environment):
     """Each with its own seed: neither trains, both say why."""
-    environment = launch.environment(tmp_path / "compiled")
     own = (["--seed=1"], ["--seed=2"])
     out = tmp_path / "run"
     with launch.started(arguments(data, out), environment, own=own) as started:
@@ -208,9 +213,10 @@ def test_an_error_of_one_process_ends_both(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_occupied_folder_ends_both_and_so_do_devices_that_are_left_out(data, tmp_path):
+def test_an_occupied_folder_ends_both_and_so_do_devices_that_are_left_out(
+    data, tmp_path, environment
+):
     (tmp_path / "file").touch()
-    environment = launch.environment(tmp_path / "compiled")
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"out": tmp_path}, f"the run folder {tmp_path} is not empty"),
         ({"devices": 2}, "--devices=2: 2 processes train on all of their 4 devices together"),

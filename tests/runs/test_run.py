@@ -26,7 +26,8 @@ from sparsemlp.train.train_state import initial_state, no_totals
 from sparsemlp.train.trainer import Trainer
 
 compilation_cache = tiny.compilation_cache
-data = tiny.data
+data = tiny.ragged_data
+whole_batches = tiny.data
 finished = finished_run.finished
 
 KEYS = {
@@ -203,10 +204,10 @@ DIVERGING = {"lr": 1e30, "min_lr": 0.0, "epochs": 2, "mask_start_epoch": 0} | ti
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole_batches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "out"
-    assert tiny.start(data, out, **DIVERGING, **EVERY_STEP) == 3
+    assert tiny.start(whole_batches, out, **DIVERGING, **EVERY_STEP) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(r"stopped: .* NaN or infinite in epoch 1\b", line)
     assert "--allow-nan" in line
@@ -221,31 +222,31 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert not RunFolder(out).failure.exists()
 
 
-def test_the_best_epoch_of_a_run_that_breaks_down_is_saved(data: Path, tmp_path: Path):
+def test_the_best_epoch_of_a_run_that_breaks_down_is_saved(whole_batches: Path, tmp_path: Path):
     out = tmp_path / "out"
     late = DIVERGING | {"epochs": 3, "warmup_epochs": 1, "warmup_lr": 1e-3}
-    assert tiny.start(data, out, **late, checkpoint_every=1e6) == 3
+    assert tiny.start(whole_batches, out, **late, checkpoint_every=1e6) == 3
     assert len(tiny.records(out)) == 1
     assert tiny.last_state(out).step == tiny.STEPS_PER_EPOCH
 
 
 def test_a_reporter_hears_how_many_images_a_second_are_trained(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole_batches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     heard: list[dict[str, Any]] = []
     monkeypatch.setattr(Reporter, "steps", lambda _, **told: heard.append(told))
-    assert tiny.start(data, tmp_path / "out", epochs=1, mask_start_epoch=0) == 0
+    assert tiny.start(whole_batches, tmp_path / "out", epochs=1, mask_start_epoch=0) == 0
     (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     assert heard[-1]["done"] == heard[-1]["total"] == tiny.STEPS_PER_EPOCH
     assert heard[-1]["rate"] == pytest.approx(json.loads(line)["images_per_second"])
 
 
-def test_a_run_that_may_be_nan_completes_with_strict_json(data: Path, tmp_path: Path):
+def test_a_run_that_may_be_nan_completes_with_strict_json(whole_batches: Path, tmp_path: Path):
     """Ten percent accuracy with a broken loss is a result."""
     out = tmp_path / "out"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tiny.start(data, out, "--allow-nan", **DIVERGING) == 0
+        assert tiny.start(whole_batches, out, "--allow-nan", **DIVERGING) == 0
     found = tiny.records(out)
     assert [record["epoch"] for record in found] == [1, 2]
     assert found[-1]["loss"] in ("NaN", "Infinity", "-Infinity")

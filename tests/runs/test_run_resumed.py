@@ -18,7 +18,7 @@ from finished_run import EVERY_STEP
 from sparsemlp.runs.resume import restore_run
 
 compilation_cache = tiny.compilation_cache
-data = tiny.data
+data = tiny.ragged_data
 finished = finished_run.finished
 
 

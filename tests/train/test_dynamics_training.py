@@ -90,10 +90,10 @@ def test_a_run_that_ends_before_it_masks_has_a_best_epoch_and_names_its_device(d
 
 def test_the_adaptive_ratio_follows_the_losses_that_the_run_recorded(data, tmp_path):
     out = tmp_path / "run"
-    assert tiny.start(data, out, **ADAPTIVE | {"epochs": 3, "batch_size": 11}) == 0
+    assert tiny.start(data, out, **ADAPTIVE | {"epochs": 3, "batch_size": 12}) == 0
     lines = tiny.records(out)
     assert all(line["validation_loss"] > 0 for line in lines)
-    # 11 of the 44 training images are held out.
+    # 12 of the 48 training images are held out.
     assert [line["step"] for line in lines] == [3, 6, 9]
     level, best, densities = 1, math.inf, [1.0]
     for line in lines[1:]:
@@ -134,7 +134,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_a_memory(data, tmp_path, mo
         ({"ratio_schedule": "linear"}, "choose one of constant, cubic, adaptive"),
         ({"ratio_schedule": "adaptive", "hold_out": 0.0}, "give --hold-out"),
         ({"hold_out": 1.0}, r"--hold-out=1.0 is outside [0, 1)"),
-        ({"hold_out": 0.001}, "of the 44 training images cannot be held out"),
+        ({"hold_out": 0.001}, "of the 48 training images cannot be held out"),
         ({"budget": "fair"}, "choose one of uniform, erk, global"),
         ({"ratio": 0.0, "hysteresis": 0.1}, "--hysteresis=0.1 needs a mask: give --ratio"),
         ({"moments": "halve"}, "choose one of keep, reset"),
