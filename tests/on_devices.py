@@ -27,7 +27,11 @@ N_STEPS = 20
 
 
 def losses(devices: int, engine: str, backward: str, parts: int = 1) -> dict[str, Any]:
-    """The loss of every step, and the ids of the kept blocks at the end."""
+    """The loss of every step, and the ids of the kept blocks at the end.
+
+    With engine `cpu` images are mixed, across devices; without, it compiles in half the time.
+    """
+    mixing = {} if engine == "cpu" else {"mixup": 0.0, "cutmix": 0.0}
     settings = tiny.settings(
         devices=devices,
         engine=engine,
@@ -36,6 +40,7 @@ def losses(devices: int, engine: str, backward: str, parts: int = 1) -> dict[str
         lr=1e-3,
         depth=2,
         accumulate=parts,
+        **mixing,
     )
     data = tiny.dataset()
     program = build_program(settings, data)
