@@ -65,7 +65,7 @@ MODEL_STRING = "--config=ResMLP1 @ XPatch = masked 0.5 (2, 2);"
         (["--data-dir=/dev/null"], "/dev/null"),
         (["--epochs=0"], "--epochs=0"),
         (["--epochs=-5"], "--epochs=-5"),
-        (["--batch-size=45"], "--batch-size=45"),
+        (["--batch-size=49"], "--batch-size=49"),
         (["--patch-size=3"], "3"),
         (["--lr=inf"], "--lr=inf"),
         (["--seed=-1"], "--seed=-1"),
