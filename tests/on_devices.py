@@ -29,7 +29,7 @@ N_STEPS = 20
 def losses(devices: int, engine: str, backward: str, parts: int = 1) -> dict[str, Any]:
     """The loss of every step, and the ids of the kept blocks at the end.
 
-    With engine `cpu` images are mixed, across devices; without, it compiles in half the time.
+    With engine `cpu` images are mixed, across devices; without, half the instructions are compiled.
     """
     mixing = {} if engine == "cpu" else {"mixup": 0.0, "cutmix": 0.0}
     settings = tiny.settings(

@@ -1,8 +1,8 @@
 """A model and a data set so small that a whole training run takes seconds.
 
 A module that trains takes `data = tiny.data`, the file of such a data set (`tiny.ragged_data` where
-a partial batch matters), and `compilation_cache =
-tiny.compilation_cache`: what one compiled the others read from a folder of this test session.
+a partial batch matters), and `compilation_cache = tiny.compilation_cache`: what one compiled the
+others read from a folder of this test session.
 """
 
 import json

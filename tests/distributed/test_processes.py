@@ -20,15 +20,14 @@ from sparsemlp.errors import InputError, WorkerError
 compilation_cache = tiny.compilation_cache
 data = tiny.data
 
+TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
+"""As for several devices: roundings of 20 steps, which the loss sees in first order."""
+
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of each process; what the two of one test compiled, those of the next read."""
     return launch.environment(tmp_path_factory.mktemp("processes") / "compiled")
-
-
-TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
-"""As for several devices: roundings of 20 steps, which the loss sees in first order."""
 
 
 def test_bad_flags_end_the_program_with_one_line(tmp_path, capsys):

@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from jax import Array
@@ -203,13 +202,12 @@ def _fori_loop(first: Any, last: Any, body: Callable[[Any, Any], Any], state: An
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulated(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
     """What engine `mosaic` launches runs on this Hopper, and not through JAX.
 
-    Indices are NumPy's, an order of magnitude sooner computed with than arrays of JAX, and so
-    annotations are left unchecked.
+    Indices are NumPy's, as arrays of JAX would take much of the time, and so annotations are left
+    unchecked.
     """
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     replaced = {
         "fetch": _fetch,
         "arrive": _arrive,
