@@ -103,8 +103,9 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
     """The work of a kernel.
 
     Args:
-      kernel: one of `KERNELS`. With `compact_gradient` the block of the layer is that of x, with
-        `pruned_input_gradient` it is N and M of the neighbours that are kept.
+      kernel: one of `KERNELS`. With `kernel_gradient` goes that of the bias: layers have one, and
+        an engine may compute both at once. With `compact_gradient` the block of the layer is that
+        of x, with `pruned_input_gradient` it is N and M of the neighbours that are kept.
       layer: the layer.
       n_rows: rows of x, or samples times channels along the token axis.
     """
@@ -129,8 +130,11 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
             )
         case "kernel_gradient":
             return Work(
-                lambda e: lambda x, dy, kept: e.kernel_gradient(x, dy, e.taken(kept), layer),
-                lambda x, dy, kept: dense.kernel_gradient(x, dy, axis),
+                lambda e: lambda x, dy, kept: e.parameter_gradients(x, dy, e.taken(kept), layer),
+                lambda x, dy, kept: (
+                    dense.kernel_gradient(x, dy, axis),
+                    dense.bias_gradient(dy, axis),
+                ),
                 (x, dy, kept_blocks(layer)),
                 n_rows,
             )

@@ -15,6 +15,7 @@ from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.mosaic import (
     ampere_gradient,
     ampere_products,
+    balanced_gradient,
     gradient,
     hidden,
     hidden_cost,
@@ -26,7 +27,7 @@ from pallas_kernels.mosaic import (
 )
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
-from pallas_kernels.mosaic.gradient_tiles import DENSE
+from pallas_kernels.mosaic.gradient_tiles import DENSE, GradientTiles
 from pallas_kernels.mosaic.product_tiles import product_of
 from pallas_kernels.mosaic.stream_tiles import StreamTiles, tiles_of
 from pallas_kernels.mosaic.support import AMPERE, HOPPER
@@ -111,16 +112,43 @@ class Mosaic(Engine):
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
         if not x.size or not kept.size:
             return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), layer)
-        x, dy = (jnp.moveaxis(a, layer.axis, -1) for a in (x, dy))
-        x, dy = (a.reshape(-1, a.shape[-1]) for a in (x, dy))
+        x, dy = _rows(x, layer), _rows(dy, layer)
         if self._capability().startswith(AMPERE):
             return ampere_gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
-        problem = layer.problem(self.name, self.version, "kernel_gradient", x.shape[0])
-        tiles = configure(problem, gradient_tiles_of(layer, x.shape[0]))
+        tiles = self._gradient_tiles(layer, x.shape[0])
         if tiles == DENSE:
             rows = dataclasses.replace(layer, axis=-1)
             return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), rows)
+        if tiles.balanced:
+            dw, _ = balanced_gradient.parameter_gradients(
+                x, dy, kept, layer, tiles, with_bias=False, interpret=self.interpret
+            )
+            return dw
         return gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=self.interpret)
+
+    def parameter_gradients(
+        self,
+        x: Float[Array, "..."],
+        dy: Float[Array, "..."],
+        kept: KeptBlocks,
+        layer: SparseLayer,
+    ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
+        """`dW = (x^T dy) * M` and `db`, on Hopper by one kernel where that is so cut."""
+        is_able = x.size and kept.size and not self._capability().startswith(AMPERE)
+        rows = _rows(x, layer)
+        if not is_able or not (tiles := self._gradient_tiles(layer, rows.shape[0])).balanced:
+            return super().parameter_gradients(x, dy, kept, layer)
+        dw, db = balanced_gradient.parameter_gradients(
+            rows,
+            _rows(dy, layer),
+            kept,
+            layer,
+            tiles,
+            with_bias=True,
+            interpret=self.interpret,
+        )
+        assert db is not None
+        return dw, db
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Layers along the features that keep any block."""
@@ -194,6 +222,11 @@ class Mosaic(Engine):
             dy, w2, before, kept2, layers[1], tiles, interpret=self.interpret
         )
 
+    def _gradient_tiles(self, layer: SparseLayer, n_rows: int) -> GradientTiles:
+        """How the kernel's gradient is cut on Hopper."""
+        problem = layer.problem(self.name, self.version, "kernel_gradient", n_rows)
+        return configure(problem, gradient_tiles_of(layer, n_rows))
+
     def _tiles(self, layer: SparseLayer, n_rows: int, *, transposed: bool) -> StreamTiles:
         """How a product is cut on Hopper."""
         method = "input_gradient" if transposed else "product"
@@ -246,3 +279,9 @@ class Mosaic(Engine):
     def _capability(self) -> str:
         """That of the GPU whose kernels are taken; of a Hopper where there is no GPU."""
         return self.capability or getattr(jax.devices()[0], "compute_capability", HOPPER)
+
+
+def _rows(a: Float[Array, "..."], layer: SparseLayer) -> Float[Array, "rows features"]:
+    """An operand with its features side by side."""
+    a = jnp.moveaxis(a, layer.axis, -1)
+    return a.reshape(-1, a.shape[-1])

@@ -22,14 +22,9 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.layout import spread_gradient
 from pallas_kernels.lists import KeptBlocks, ListedBlocks, listed
 from pallas_kernels.mosaic import gradient_sum, launch, warpgroup
-from pallas_kernels.mosaic.gradient_program import Cut, Memory, Program, find_group
-from pallas_kernels.mosaic.gradient_tiles import (
-    DEPTH_BYTES,
-    ROWS,
-    GradientTiles,
-    n_steps,
-    shape_of,
-)
+from pallas_kernels.mosaic.gradient_operands import Operands, Ring, cut_of, laid_out, rings
+from pallas_kernels.mosaic.gradient_program import Cut, Program, Staging, find_group
+from pallas_kernels.mosaic.gradient_tiles import ROWS, GradientTiles, n_steps
 from pallas_kernels.mosaic.groups import n_groups_of
 from pallas_kernels.sparse_layer import SparseLayer
 
@@ -61,25 +56,6 @@ def kernel_gradient(
     cut = _cut(x.shape[0], layer, tiles)
     n_groups = n_groups_of(layer.n_kept, cut.shape.n_lines, cut.n_together)
     n_shares = pl.cdiv(cut.n_steps, cut.per_share)
-    own, shared = (dy, x) if tiles.by_rows else (x, dy)
-    is_wide = x.dtype.itemsize == 4
-    contiguous = cut.depth if is_wide else min(cut.depth, cut.shape.shared)
-    if not cut.shape.own_along_rows:
-        contiguous = min(contiguous, cut.shape.own)
-
-    def laid(operand: Array, along_rows: bool) -> Array:
-        if along_rows:
-            return launch.padded(operand, cut.depth).T
-        return launch.padded(operand, launch.TILE_ROWS)
-
-    def ring(*shape: int) -> Any:
-        return launch.shared((cut.stages, *shape), layer.dtype, contiguous)
-
-    depth, features = cut.depth, cut.shape.shared
-    own_ring = (
-        (cut.tall, depth) if cut.shape.own_along_rows else (cut.n_together, depth, cut.shape.own)
-    )
-
     parts = launch.launch(
         "sparsemlp_gradient",
         functools.partial(_kernel, cut=cut, n_kept=layer.n_kept),
@@ -87,24 +63,18 @@ def kernel_gradient(
             blocks.which,
             lists.start,
             lists.across,
-            laid(own, cut.shape.own_along_rows),
-            laid(shared, cut.shape.shared_along_rows),
+            *laid_out(x, dy, cut, by_rows=tiles.by_rows),
         ],
         grid=(n_groups, n_shares),
         out=jax.ShapeDtypeStruct(
             (n_shares * layer.n_kept * cut.shape.height, cut.shape.width), jnp.float32
         ),
         scratch={
-            "own": ring(*own_ring),
-            "shared": ring(
-                *((features, depth) if cut.shape.shared_along_rows else (depth, features))
-            ),
+            **rings(cut, layer.dtype),
             "staging": launch.shared(
                 (cut.n_staged, ROWS, cut.shape.width), jnp.float32, min(32, cut.shape.width)
             ),
             "left": launch.barriers(cut.n_staged, arrivals=1),
-            "full": launch.barriers(cut.stages, arrivals=cut.n_together + 1),
-            "free": launch.barriers(cut.stages, arrivals=cut.n_compute),
         },
         n_warpgroups=cut.n_compute + 1,
         interpret=interpret,
@@ -131,17 +101,11 @@ def _place(blocks: ListedBlocks, grid_shape: tuple[int, int]) -> Int[Array, " k"
 
 def _cut(n_rows: int, layer: SparseLayer, tiles: GradientTiles) -> Cut:
     """How the product is cut."""
-    shape = shape_of(layer, by_rows=tiles.by_rows)
-    n_groups = n_groups_of(layer.n_kept, shape.n_lines, tiles.n_together)
+    cut = cut_of(layer, tiles)
+    n_groups = n_groups_of(layer.n_kept, cut.shape.n_lines, tiles.n_together)
     steps = n_steps(n_rows, layer.dtype)
-    return Cut(
-        shape=shape,
-        n_together=tiles.n_together,
-        depth=DEPTH_BYTES // jnp.dtype(layer.dtype).itemsize,
-        stages=tiles.stages,
-        n_steps=steps,
-        per_share=tiles.per_share(steps, n_groups),
-    )
+    per_share = tiles.per_share(steps, n_groups)
+    return Cut(cut.shape, cut.n_together, cut.depth, cut.stages, steps, per_share)
 
 
 def _kernel(
@@ -167,9 +131,8 @@ def _kernel(
     first = share * cut.per_share
     program = Program(
         cut=cut,
-        memory=Memory(own, shared, staging, left, full, free),
-        own=own_operand,
-        shared=shared_operand,
+        operands=Operands(cut, Ring(own, shared, full, free), own_operand, shared_operand),
+        staging=Staging(staging, left),
         across=table(across),
         dw=dw,
         group=group,

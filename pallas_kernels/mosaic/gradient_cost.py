@@ -9,12 +9,14 @@ import math
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.mosaic.balanced_shares import plan_of
 from pallas_kernels.mosaic.gradient_tiles import (
     DENSE,
     DEPTH_BYTES,
     ROWS,
     GradientTiles,
     Shape,
+    balanced_space,
     n_steps,
     search_space,
     shape_of,
@@ -64,8 +66,12 @@ def transposed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> i
 
 def summed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> int:
     """What the sums of all shares of the rows take, which are written, read again and added up."""
-    n_shares, _ = _shares(layer, n_rows, tiles)
-    return 2 * n_shares * layer.n_kept * math.prod(layer.block) * _SUM_BYTES
+    if tiles.balanced:
+        each = _balanced_steps(layer, n_rows, tiles)
+        n_shares = 1 + n_steps(n_rows, layer.dtype) / each
+    else:
+        n_shares, _ = _shares(layer, n_rows, tiles)
+    return round(2 * n_shares * layer.n_kept * math.prod(layer.block) * _SUM_BYTES)
 
 
 def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
@@ -82,7 +88,6 @@ def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
         return (
             2 * n_rows * n_weights / (DENSE_SHARE * FLOPS[size]) + n_weights * size / MEMORY_BYTES
         )
-    n_shares, per_share = _shares(layer, n_rows, tiles)
     filled = _n_filled(layer, tiles)
     flops = 2 * layer.n_kept / filled * math.prod(layer.block) * DEPTH_BYTES / size
     step = max(
@@ -91,19 +96,30 @@ def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
         COPY_SECONDS / (tiles.stages - 1),
         flops * PROGRAMS / FLOPS[size],
     )
-    n_programs = max(1, round(n_shares * filled))
     loaded = loaded_bytes(layer, n_rows, tiles)
     loaded *= NARROW if _shape(layer, tiles).own < ROWS else 1.0
-    multiplied = in_waves(n_programs, 1, loaded, per_share * step)
+    if tiles.balanced:
+        each = _balanced_steps(layer, n_rows, tiles)
+        n_programs = math.ceil(filled * n_steps(n_rows, layer.dtype) / each)
+        multiplied = in_waves(n_programs, 1, loaded, each * step)
+    else:
+        n_shares, per_share = _shares(layer, n_rows, tiles)
+        n_programs = max(1, round(n_shares * filled))
+        multiplied = in_waves(n_programs, 1, loaded, per_share * step)
     by_xla = transposed_bytes(layer, n_rows, tiles) + summed_bytes(layer, n_rows, tiles)
     return multiplied + by_xla / MEMORY_BYTES
 
 
-def by_cost(layer: SparseLayer, n_rows: int) -> list[GradientTiles]:
+def by_cost(layer: SparseLayer, n_rows: int, *, balanced: bool = False) -> list[GradientTiles]:
     """Every way to cut the gradient of a layer that fits, the shortest time first.
 
     Of equal ones what loads less comes first, then fewer programs, then the longer ring, then what
     goes by block columns.
+
+    Args:
+      layer: the layer.
+      n_rows: rows of x.
+      balanced: whether it is the balanced ways, not the others.
     """
 
     def cost(tiles: GradientTiles) -> tuple[float, float, int, int, bool]:
@@ -116,11 +132,15 @@ def by_cost(layer: SparseLayer, n_rows: int) -> list[GradientTiles]:
             tiles.by_rows,
         )
 
-    return sorted([*search_space(layer), DENSE], key=cost)
+    space = balanced_space(layer) if balanced else [*search_space(layer), DENSE]
+    return sorted(space, key=cost)
 
 
 def gradient_tiles_of(layer: SparseLayer, n_rows: int) -> GradientTiles:
-    """The way to cut the gradient of a layer of so many rows that costs the least on paper."""
+    """The way to cut the gradient of a layer of so many rows that costs the least on paper.
+
+    None that is balanced: these have not been timed on a GPU yet.
+    """
     return by_cost(layer, n_rows)[0]
 
 
@@ -134,6 +154,12 @@ def _n_filled(layer: SparseLayer, tiles: GradientTiles) -> float:
 
 def _n_groups(layer: SparseLayer, tiles: GradientTiles) -> int:
     return n_groups_of(layer.n_kept, _shape(layer, tiles).n_lines, tiles.n_together)
+
+
+def _balanced_steps(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> int:
+    """Steps of a program where all have as many."""
+    plan = plan_of(layer, n_rows, tiles)
+    return max(plan.fewest, math.ceil(_n_filled(layer, tiles) * plan.n_steps / plan.n_programs))
 
 
 def _shares(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> tuple[int, int]:

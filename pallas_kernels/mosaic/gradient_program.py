@@ -15,79 +15,39 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array
 
-from pallas_kernels.mosaic import warpgroup
-from pallas_kernels.mosaic.gradient_tiles import MOST_STAGED, ROWS, Shape
+from pallas_kernels.mosaic import gradient_operands, warpgroup
+from pallas_kernels.mosaic.gradient_operands import Group, Operands
+from pallas_kernels.mosaic.gradient_tiles import MOST_STAGED, ROWS
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """How a product is cut into programs, and how its operands lie.
+class Cut(gradient_operands.Cut):
+    """How a product is cut into programs.
 
     Attributes:
-      shape: which operand is the left one, and how a block is computed.
-      n_together: blocks of one line that a program computes.
-      depth: rows of x and dy in one buffer.
-      stages: buffers of the ring.
       n_steps: buffers that all rows fill.
       per_share: how many of these a program takes at most.
     """
 
-    shape: Shape
-    n_together: int
-    depth: int
-    stages: int
     n_steps: int
     per_share: int
 
     @property
-    def tall(self) -> int:
-        """Rows of the result of a program."""
-        return self.shape.height * self.n_together
-
-    @property
-    def n_compute(self) -> int:
-        """Warpgroups that multiply."""
-        return self.tall // ROWS
-
-    @property
     def n_staged(self) -> int:
-        """How many of them write their results at the same time."""
+        """How many warpgroups write their results at the same time."""
         return min(self.n_compute, MOST_STAGED)
 
 
-class Memory(NamedTuple):
-    """What the warpgroups of a program share.
+class Staging(NamedTuple):
+    """What the warpgroups of a program share of the result.
 
     Attributes:
-      own: `[stages, ...]`, the ring of the operand of which each block has a part of its own; what
-        does not lie along the rows is `[stages, n_together, depth, features]`.
-      shared: `[stages, ...]`, that of the other one.
-      staging: `[n_staged, 64, width]` of the result, on their way out.
+      sums: `[n_staged, 64, width]` of the result, on their way out.
       left: for each of these, the barrier that opens when who took it first has written.
-      full: for each stage, the barrier that opens when both operands are there.
-      free: that opens when no warpgroup reads them any more.
     """
 
-    own: Any
-    shared: Any
-    staging: Any
+    sums: Any
     left: Any
-    full: Any
-    free: Any
-
-
-class Group(NamedTuple):
-    """Kept blocks of one line that are computed together.
-
-    Attributes:
-      line: which line.
-      entry: its first entry in the lists of kept blocks.
-      length: how many they are; 0 if there is no such group.
-    """
-
-    line: Array
-    entry: Array
-    length: Array
 
 
 def find_group(start: warpgroup.Table, index: Array, cut: Cut) -> Group:
@@ -123,9 +83,8 @@ class Program:
 
     Attributes:
       cut: how the product is cut.
-      memory: what its warpgroups share.
-      own: the operand of which each block has a part of its own, in global memory as all three.
-      shared: the other operand, of whose features a line of blocks has a part.
+      operands: what is multiplied.
+      staging: what its warpgroups share of the result.
       across: of each entry of the lists of kept blocks, where in its line the block lies.
       dw: the sums of all shares, entry by entry, one below the other.
       group: what it computes.
@@ -135,9 +94,8 @@ class Program:
     """
 
     cut: Cut
-    memory: Memory
-    own: Any
-    shared: Any
+    operands: Operands
+    staging: Staging
     across: warpgroup.Table
     dw: Any
     group: Group
@@ -162,39 +120,24 @@ class Program:
 
         @pl.when(step >= self.first + self.cut.stages)
         def _free() -> None:
-            warpgroup.wait(self.memory.free.at[slot])
+            warpgroup.wait(self.operands.ring.free.at[slot])
 
         return slot
 
     def _fetch_step(self, step: Array, _: None) -> None:
         """Starts the copies of a step, once its buffers are free."""
-        cut, memory, slot = self.cut, self.memory, self._free_slot(step)
-        full = memory.full.at[slot]
-        for i in range(cut.n_together):
-            fetch = functools.partial(self._fetch_own, step, i, self._own_part(slot, i), full)
-            pl.when(i < self.group.length)(fetch)
+        slot, group = self._free_slot(step), self.group
+        full = self.operands.ring.full.at[slot]
+        for i in range(self.cut.n_together):
+
+            @pl.when(i < group.length)
+            def _fetch(i: int = i) -> None:
+                block = self.across.read(group.entry + i)
+                self.operands.fetch_own(step, slot, i, block)
+
             # The barrier counts every block, whether the group has it or not.
-            pl.when(i >= self.group.length)(functools.partial(warpgroup.arrive, full))
-        n_features = cut.shape.shared
-        along_rows = cut.shape.shared_along_rows
-        place = self._place(step, self.group.line * n_features, n_features, along_rows)
-        warpgroup.fetch(self.shared.at[place], memory.shared.at[slot], full)
-
-    def _fetch_own(self, step: Array, index: int, destination: Any, full: Any) -> None:
-        """Starts the copy of the features of one of the blocks that are computed together."""
-        block, n_features = self.across.read(self.group.entry + index), self.cut.shape.own
-        along_rows = self.cut.shape.own_along_rows
-        place = self._place(step, block * n_features, n_features, along_rows)
-        warpgroup.fetch(self.own.at[place], destination, full)
-
-    def _own_part(self, slot: Array, index: int) -> Any:
-        """Where the features of one of the blocks that are computed together go."""
-        cut, own = self.cut, self.memory.own
-        if not cut.shape.own_along_rows:
-            return own.at[slot, index]
-        if cut.n_together == 1:
-            return own.at[slot]
-        return own.at[slot, pl.ds(index * cut.shape.own, cut.shape.own)]
+            pl.when(i >= group.length)(functools.partial(warpgroup.arrive, full))
+        self.operands.fetch_shared(step, slot, group.line)
 
     def multiply(self, thread: Array) -> None:
         """What a multiplying warpgroup does with its 64 rows of the result."""
@@ -225,7 +168,7 @@ class Program:
 
         @pl.when(thread + n_staged < self.cut.n_compute)
         def _leave() -> None:
-            warpgroup.arrive(self.memory.left.at[thread])
+            warpgroup.arrive(self.staging.left.at[thread])
 
     def _after_the_first(self, thread: Array) -> None:
         """Waits until whoever takes the same staging memory first has written, if another does."""
@@ -233,23 +176,23 @@ class Program:
 
         @pl.when(thread >= n_staged)
         def _wait() -> None:
-            warpgroup.wait(self.memory.left.at[thread - n_staged])
+            warpgroup.wait(self.staging.left.at[thread - n_staged])
 
     def _pass_by(self, step: Array) -> None:
         """Gives back the buffers of a step that has nothing for this warpgroup, but the last's."""
         slot = self._slot(step)
         # They are filled first, or the barrier would count this for the use before.
-        warpgroup.wait(self.memory.full.at[slot])
+        warpgroup.wait(self.operands.ring.full.at[slot])
 
         @pl.when(step + 1 < self.last)
         def _free() -> None:
-            warpgroup.arrive(self.memory.free.at[slot])
+            warpgroup.arrive(self.operands.ring.free.at[slot])
 
     def _add_step(self, total: Any, thread: Array, step: Array) -> None:
         """Adds the product of a step, once its operands are there."""
-        memory, slot = self.memory, self._slot(step)
-        warpgroup.wait(memory.full.at[slot])
-        left, right = self._operands(thread, slot)
+        ring, slot = self.operands.ring, self._slot(step)
+        warpgroup.wait(ring.full.at[slot])
+        left, right = self.operands.of_warpgroup(thread, slot)
         warpgroup.start_product(total, left, right)
         # Products end in their order, so all but this one have: the buffers of the one before are
         # read no more. This one's own are given back one step later, and the last one's never,
@@ -258,24 +201,7 @@ class Program:
 
         @pl.when(step > self.first)
         def _free() -> None:
-            warpgroup.arrive(memory.free.at[self._slot(step - 1)])
-
-    def _operands(self, thread: Array, slot: Array) -> tuple[Any, Any]:
-        """The 64 rows of a warpgroup in the left operand, and the right one, of a step."""
-        shape, own, shared = self.cut.shape, self.memory.own, self.memory.shared
-        first = thread * ROWS
-        # A block has one warpgroup's rows, or two's.
-        block, inside = (f(first, jnp.int32(shape.height)) for f in (jax.lax.div, jax.lax.rem))
-        if shape.is_shared_left:
-            return (
-                warpgroup.turned(shared.at[slot, :, pl.ds(inside, ROWS)]),
-                own.at[slot, block],
-            )
-        right = shared.at[slot]
-        right = warpgroup.turned(right) if shape.shared_along_rows else right
-        if shape.own_along_rows:
-            return own.at[slot, pl.ds(first, ROWS)], right
-        return warpgroup.turned(own.at[slot, block, :, pl.ds(inside, ROWS)]), right
+            warpgroup.arrive(ring.free.at[self._slot(step - 1)])
 
     def _write(self, total: Any, thread: Array) -> None:
         """Writes the sums of a warpgroup: a part of a block, or those blocks that there are."""
@@ -283,7 +209,7 @@ class Program:
         first = thread * ROWS
         warpgroup.write_blocks(
             total[...],
-            self.memory.staging.at[jax.lax.rem(thread, jnp.int32(self.cut.n_staged))],
+            self.staging.sums.at[jax.lax.rem(thread, jnp.int32(self.cut.n_staged))],
             self.dw,
             self.first_block * height + first,
             height,
@@ -293,8 +219,3 @@ class Program:
     def _slot(self, step: Array) -> Array:
         """The buffers of a step."""
         return jax.lax.rem(step - self.first, jnp.int32(self.cut.stages))
-
-    def _place(self, step: Array, feature: Array, n_features: int, along_rows: bool) -> Any:
-        """Where in an operand the rows of a step and some features are."""
-        rows, features = pl.ds(step * self.cut.depth, self.cut.depth), pl.ds(feature, n_features)
-        return (features, rows) if along_rows else (rows, features)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.lists import ListedBlocks
 from pallas_kernels.mosaic import launch, warpgroup
+from pallas_kernels.mosaic.balanced_shares import Plan, shares_of
 from pallas_kernels.mosaic.gradient_tiles import ROWS
 from pallas_kernels.sparse_layer import SparseLayer
 
@@ -35,6 +36,7 @@ def sum_shares(
     *,
     by_rows: bool,
     interpret: bool,
+    balanced: tuple[Plan, Array] | None = None,
 ) -> Float[Array, "in out"]:
     """`dW`, exactly zero in dropped blocks.
 
@@ -46,9 +48,12 @@ def sum_shares(
       n_shares: how many shares of the rows there are.
       by_rows: whether entries are listed by block rows, not by columns.
       interpret: whether the kernel is interpreted.
+      balanced: how these were shared out evenly, and the `table_of` the kept blocks: then some
+        blocks have fewer, and what would be the sums of others is anything.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     down, across, width = n_in // cols, n_out // rows, min(rows, ROWS)
+    lists = blocks.rows if by_rows else blocks.columns
     return launch.launch(
         "sparsemlp_sum_shares",
         functools.partial(
@@ -58,8 +63,14 @@ def sum_shares(
             n_kept=layer.n_kept,
             n_shares=n_shares,
             by_rows=by_rows,
+            plan=None if balanced is None else balanced[0],
         ),
-        [blocks.which, (blocks.rows if by_rows else blocks.columns).before, parts],
+        [
+            blocks.which,
+            lists.before,
+            *([] if balanced is None else [lists.start, balanced[1]]),
+            parts,
+        ],
         grid=(n_in // ROWS * n_out // width,),
         out=jax.ShapeDtypeStruct(layer.kernel_shape, jnp.dtype(layer.dtype)),
         scratch={
@@ -75,21 +86,22 @@ def sum_shares(
 def _kernel(
     which: Any,
     before: Any,
-    parts: Any,
-    dw: Any,
-    *,
+    *rest: Any,
     grid_shape: tuple[int, int],
     block: tuple[int, int],
     n_kept: int,
     n_shares: int,
     by_rows: bool,
+    plan: Plan | None,
     sums: Any,
     staging: Any,
     full: Any,
 ) -> None:
     (rows, cols), (down, across) = block, grid_shape
     width = min(rows, ROWS)
-    table = warpgroup.Table(before, warpgroup.read(which, 0))
+    *tables, parts, dw = rest
+    of_kernel = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
+    table = of_kernel(before)
     index = jax.lax.axis_index(launch.X)
     tall, wide = jnp.int32(cols // ROWS), jnp.int32(rows // width)
     above, beside = _divided(index, across * wide)
@@ -101,10 +113,30 @@ def _kernel(
 
     @pl.when(is_kept)
     def _sum() -> None:
-        for share in range(n_shares):
+        def fetch(share: int) -> None:
             first = ((share * n_kept + entry) * tall + inside) * ROWS
             source = parts.at[pl.ds(first, ROWS), pl.ds(part * width, width)]
             warpgroup.fetch(source, sums.at[share], full.at[0])
+
+        def leave_out(share: int) -> None:
+            warpgroup.store(jnp.zeros((ROWS, width), jnp.float32), sums.at[share])
+            warpgroup.meet()
+            # The barrier counts every share, whether there is one or not.
+            warpgroup.arrive(full.at[0])
+
+        n_own: Any = n_shares
+        if plan is not None:
+            start, groups = map(of_kernel, tables)
+            own = line if by_rows else column
+            first, after = start.read(own), start.read(own + 1)
+            shares = shares_of(plan, groups)
+            n_own = shares.n_shares(shares.group_of(own, entry - first, after - first))
+        for share in range(n_shares):
+            if share == 0 or plan is None:
+                fetch(share)
+            else:
+                pl.when(share < n_own)(functools.partial(fetch, share))
+                pl.when(share >= n_own)(functools.partial(leave_out, share))
         warpgroup.wait(full.at[0])
         total = warpgroup.load_sums(sums.at[0])
         for share in range(1, n_shares):

@@ -23,6 +23,8 @@ MOST_STAGED = 2
 """Warpgroups that write their results at the same time, each through memory of its own."""
 MOST_ROWS = 256
 """Rows of the result of a program, at most: four warpgroups'."""
+_OTHER_REGISTERS = 32
+"""Of a thread, beside its sums."""
 
 
 class Shape(NamedTuple):
@@ -97,12 +99,14 @@ class GradientTiles:
         rows are shared out among them.
       by_rows: whether these are blocks of one block row, for which x is loaded once, not of one
         block column and dy.
+      balanced: whether all programs have as many steps (`balanced_gradient.py`).
     """
 
     n_together: int
     stages: int
     programs: int
     by_rows: bool
+    balanced: bool = False
 
     def per_share(self, n_steps: int, n_groups: int) -> int:
         """How many of all steps a share of the rows has at most, with so many groups of blocks."""
@@ -116,23 +120,44 @@ for many small blocks."""
 
 
 def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
-    """Every way to cut the gradient of a layer that fits shared memory."""
+    """Every way to cut the gradient of a layer that fits shared memory, but the balanced ones."""
     for by_rows in orientations(layer):
         shape = shape_of(layer, by_rows=by_rows)
-        together = [n for n in (1, 2, 4, 8) if _is_tall(n * shape.height)]
-        for n, programs in itertools.product(together, PROGRAMS):
-            stages = _stages(n, shape)
+        for n, programs in itertools.product(_together(shape), PROGRAMS):
+            stages = _stages(n, shape, _staging_bytes(n, shape))
             if stages:
                 yield GradientTiles(n, stages, programs, by_rows)
 
 
-def _stages(n_together: int, shape: Shape) -> int:
-    """How many buffers fit shared memory; 0 if too few do."""
-    tall = n_together * shape.height
-    staging = launch.panel_bytes((min(tall, MOST_STAGED * ROWS), shape.width), jnp.float32)
-    left = launch.SHARED_MEMORY_BYTES - launch.BARRIERS_BYTES - staging
+def balanced_space(layer: SparseLayer) -> Iterator[GradientTiles]:
+    """The balanced ways: of blocks that fill the rows of a product, as they lie in dW."""
+    for by_rows in orientations(layer):
+        shape = shape_of(layer, by_rows=by_rows)
+        if shape.height % ROWS == 0 and not shape.is_turned:
+            for n in _together(shape):
+                stages = _stages(n, shape, ROWS * DEPTH_BYTES)
+                # Sums of a block and those of db beside it.
+                registers = shape.width + _OTHER_REGISTERS
+                if stages and registers <= launch.registers(n * shape.height // ROWS):
+                    yield GradientTiles(n, stages, PROGRAMS[0], by_rows, balanced=True)
+
+
+def _together(shape: Shape) -> list[int]:
+    """How many blocks of one line may be computed at once."""
+    return [n for n in (1, 2, 4, 8) if _is_tall(n * shape.height)]
+
+
+def _stages(n_together: int, shape: Shape, beside: int) -> int:
+    """How many buffers fit shared memory beside so many bytes; 0 if too few do."""
+    left = launch.SHARED_MEMORY_BYTES - launch.BARRIERS_BYTES - beside
     buffer = (n_together * shape.own + shape.shared) * DEPTH_BYTES
     return next((n for n in STAGES if n * buffer <= left), 0)
+
+
+def _staging_bytes(n_together: int, shape: Shape) -> int:
+    """Of the result on its way out."""
+    tall = min(n_together * shape.height, MOST_STAGED * ROWS)
+    return launch.panel_bytes((tall, shape.width), jnp.float32)
 
 
 def _is_tall(n: int) -> bool:

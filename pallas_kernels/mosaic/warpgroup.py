@@ -130,6 +130,11 @@ def store(value: Array, destination: Any) -> None:
     destination[...] = value.astype(destination.dtype)
 
 
+def put(value: Array, destination: Any) -> None:
+    """Copies sums `[64, n]` from registers to global memory, all of them inside of it."""
+    destination[...] = value.astype(destination.dtype)
+
+
 def write(value: Array, staging: Any, destination: Any, n_others: int = 0) -> None:
     """Copies a value through shared memory to global memory, except what lies outside of that.
 

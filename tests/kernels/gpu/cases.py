@@ -92,7 +92,8 @@ def case(
 ) -> Case:
     """One kernel for a layer of 8192 rows, a fifth of whose blocks is kept.
 
-    A gradient that engine `mosaic` leaves to XLA is that of its best kernel.
+    A gradient that engine `mosaic` leaves to XLA is that of its best kernel; one that is balanced
+    has db beside it.
     """
     its, (n_in, n_out) = ENGINES[engine], shape
     n_blocks = n_in * n_out // (block[0] * block[1])
@@ -112,10 +113,12 @@ def case(
     def ending(method: Callable[..., Any], *rest: Any) -> Callable[..., Any]:
         return lambda *operands: method(*operands, *rest)
 
+    is_balanced = getattr(configuration, "balanced", False)
+    gradient = its.parameter_gradients if is_balanced else its.kernel_gradient
     calls = {
         "product": (ending(its.product, layer), (x, w, bias, kept)),
         "transposed": (ending(its.input_gradient, layer), (dy, w, kept)),
-        "gradient": (ending(its.kernel_gradient, layer), (x, dy, kept)),
+        "gradient": (ending(gradient, layer), (x, dy, kept)),
         "compact": (ending(its.compact_gradient, n_in, axis), (values, ids, dy)),
         "pruned": (ending(its.pruned_input_gradient, Neighbours(*block), axis), (dy, w)),
         "scores": (ending(its.block_scores, block, "l2"), (w,)),
@@ -125,7 +128,8 @@ def case(
     if kernel == "gradient" and engine == "mosaic" and configuration is None:
         configuration = next(c for c in by_cost(layer, 8192) if c != DENSE)
     call, operands = calls[kernel]
-    return Case(engine, f"sparsemlp_{kernel}", block, dtype, axis, call, operands, configuration)
+    name = f"sparsemlp_balanced_{kernel}" if is_balanced else f"sparsemlp_{kernel}"
+    return Case(engine, name, block, dtype, axis, call, operands, configuration)
 
 
 def _through_gelu(

@@ -1,6 +1,5 @@
 """GPU kernels cut as a table may have it, or as the tuner may try."""
 
-import dataclasses
 import itertools
 import random
 from typing import Any, Literal
@@ -69,13 +68,13 @@ def _most_sums(cases: list[Case]) -> list[Case]:
 
 
 def _gradients(cases: list[Case]) -> list[Case]:
-    """Of the gradients of these cases, by warpgroups and turned or not, the cheapest cut on paper.
+    """Of the gradients of these cases, by warpgroups, lines and kernel, the cheapest cut on paper.
 
     Without that of the case itself, which is compiled already.
     """
 
-    def way(cut: Any) -> tuple[int, bool]:
-        return cut.n_together, cut.by_rows
+    def way(cut: Any) -> tuple[int, bool, bool]:
+        return cut.n_together, cut.by_rows, cut.balanced
 
     found: dict[Any, Case] = {}
     for a in cases:
@@ -127,7 +126,7 @@ def _in_tables(architecture: str) -> list[Case]:
             with jax.default_matmul_precision(None):
                 space = its.configurations(problem)
             for cut in space:
-                if dataclasses.asdict(cut) != dict(entry.configuration) or cut == DENSE:
+                if cut != type(cut)(**entry.configuration) or cut == DENSE:
                     continue
                 if problem.kernel in PAIRS_OF_TRITON:
                     own = _pair_of(problem, cut)

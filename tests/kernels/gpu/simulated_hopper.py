@@ -114,6 +114,11 @@ def _store(value: Array, destination: Ref) -> None:
     HERE.warpgroup.stores.append((destination, np.asarray(value.astype(destination.dtype))))
 
 
+def _put(value: Array, destination: Ref) -> None:
+    HERE.cluster.take_turns()
+    destination.write(np.asarray(value.astype(destination.dtype)))
+
+
 def _write(value: Array, _: Ref, destination: Ref, n_others: int = 0) -> None:
     del n_others
     HERE.cluster.take_turns()
@@ -215,6 +220,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
         "meet": _meet,
         "start_product": _start_product,
         "finish_products": _finish_products,
+        "put": _put,
         "write": _write,
         "write_blocks": _write_blocks,
         "finish_writes": lambda: None,

@@ -1,0 +1,141 @@
+"""`dW = (x^T dy) * M`, and db beside it, by programs that all have as many steps.
+
+As `gradient.py`, of which it is another way: there each program has one group of kept blocks, and
+where groups and shares of the rows do not fill the device some of it idles. Here one program runs
+on each multiprocessor, and writes its sums while it loads what follows
+(`balanced_program.py`). It has not been timed on a GPU yet: only the tuner takes it.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pallas_kernels.lists import KeptBlocks, listed
+from pallas_kernels.mosaic import gradient_sum, launch, warpgroup
+from pallas_kernels.mosaic.balanced_program import Bias, Program
+from pallas_kernels.mosaic.balanced_shares import Plan, plan_of, shares_of, table_of
+from pallas_kernels.mosaic.gradient_operands import (
+    Cut,
+    Operands,
+    Ring,
+    contiguous,
+    cut_of,
+    laid_out,
+    rings,
+)
+from pallas_kernels.mosaic.gradient_tiles import ROWS, GradientTiles
+from pallas_kernels.sparse_layer import SparseLayer
+
+
+@functools.partial(jax.jit, static_argnames=("layer", "tiles", "with_bias", "interpret"))
+def parameter_gradients(
+    x: Float[Array, "rows in"],
+    dy: Float[Array, "rows out"],
+    kept: KeptBlocks,
+    layer: SparseLayer,
+    tiles: GradientTiles,
+    *,
+    with_bias: bool,
+    interpret: bool,
+) -> tuple[Float[Array, "in out"], Float[Array, " out"] | None]:
+    """`dW`, exactly zero in dropped blocks, and `db`, dy summed over its rows, or None.
+
+    Args:
+      x: `[rows, in]`.
+      dy: `[rows, out]`.
+      kept: the kept blocks.
+      layer: the layer, without regard to its axis.
+      tiles: how the product is cut, one of those that are balanced.
+      with_bias: whether db is asked for.
+      interpret: whether the kernel is interpreted.
+    """
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    blocks = listed(kept, (n_in // cols, n_out // rows))
+    lists, columns = blocks.rows if tiles.by_rows else blocks.columns, blocks.columns
+    cut, plan = cut_of(layer, tiles), plan_of(layer, x.shape[0], tiles)
+    n_shares, n_columns = plan.n_shares(layer), n_out // rows
+    before = table_of(blocks, tiles.n_together, by_rows=tiles.by_rows, with_bias=with_bias)
+    operands = laid_out(x, dy, cut, by_rows=tiles.by_rows)
+    operands = [blocks.which, before, lists.start, lists.across, *operands]
+    n_sums = n_shares * layer.n_kept * cut.shape.height
+    out = [jax.ShapeDtypeStruct((n_sums, cut.shape.width), jnp.float32)]
+    scratch = rings(cut, layer.dtype)
+    if with_bias:
+        # One row of them is enough, and a constant of ones alone XLA would make by a kernel.
+        ones = np.zeros((ROWS, cut.depth), x.dtype)
+        ones[0] = 1
+        operands += [columns.start, columns.across, columns.order, jnp.asarray(ones)]
+        out.append(jax.ShapeDtypeStruct((n_shares * n_columns * ROWS, rows), jnp.float32))
+        scratch["ones"] = launch.shared(ones.shape, layer.dtype, contiguous(cut, layer.dtype))
+        scratch["ready"] = launch.barriers(1, arrivals=1)
+    parts, *of_bias = launch.launch(
+        "sparsemlp_balanced_gradient",
+        functools.partial(
+            _kernel, cut=cut, plan=plan, by_rows=tiles.by_rows, n_shares=n_shares, layer=layer
+        ),
+        operands,
+        grid=(plan.n_programs,),
+        out=tuple(out),
+        scratch=scratch,
+        n_warpgroups=cut.n_compute + 1,
+        interpret=interpret,
+    )
+    dw = gradient_sum.sum_shares(
+        parts,
+        blocks,
+        layer,
+        n_shares,
+        by_rows=tiles.by_rows,
+        interpret=interpret,
+        balanced=(plan, before),
+    )
+    if not with_bias:
+        return dw, None
+    sums = of_bias[0].reshape(n_shares, n_columns, ROWS, rows)[:, :, 0]
+    return dw, jnp.sum(sums, axis=0).reshape(n_out).astype(dy.dtype)
+
+
+def _kernel(
+    which: Any,
+    before: Any,
+    start: Any,
+    across: Any,
+    own_operand: Any,
+    shared_operand: Any,
+    *rest: Any,
+    cut: Cut,
+    plan: Plan,
+    by_rows: bool,
+    n_shares: int,
+    layer: SparseLayer,
+    own: Any,
+    shared: Any,
+    full: Any,
+    free: Any,
+    ones: Any = None,
+    ready: Any = None,
+) -> None:
+    table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
+    *given, dw = rest if ones is None else rest[:-1]
+    bias = None
+    if ones is not None:
+        first, lines, order, of_ones = given
+        bias = Bias(
+            of_ones, ones, ready, table(first), table(lines), table(order), rest[-1], n_shares
+        )
+    program = Program(
+        operands=Operands(cut, Ring(own, shared, full, free), own_operand, shared_operand),
+        by_rows=by_rows,
+        shares=shares_of(plan, table(before)),
+        number=jax.lax.axis_index(launch.X),
+        start=table(start),
+        across=table(across),
+        dw=dw,
+        n_kept=layer.n_kept,
+        bias=bias,
+    )
+    launch.specialise(cut.n_compute, program.copy, program.multiply)

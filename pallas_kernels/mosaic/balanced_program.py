@@ -1,0 +1,288 @@
+"""One program of `dW = (x^T dy) * M`, and of db, on Hopper, where all have as many steps.
+
+A program computes parts of some groups of kept blocks, one after the other (`balanced_shares.py`).
+One warpgroup starts the copies of both operands into a ring of buffers, and runs ahead into the
+next group while the others, 64 rows of the result each, write the sums of theirs.
+
+Tensor cores add up db: dy is the right operand of every product, and where a block is the first
+kept one of its column, a second product multiplies it with ones. A column without a kept block is a
+group of its own. It is multiplied with x as well, which nobody needs: such columns are few.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Bool
+
+from pallas_kernels.mosaic import warpgroup
+from pallas_kernels.mosaic.balanced_shares import Part, Shares
+from pallas_kernels.mosaic.gradient_operands import Group, Operands
+from pallas_kernels.mosaic.gradient_tiles import ROWS
+
+
+class Bias(NamedTuple):
+    """What db takes.
+
+    Attributes:
+      ones: `[64, depth]`, in global memory: a row of ones above zeros.
+      left: that in shared memory.
+      ready: the barrier that opens when it is there.
+      start: of each block column, its first entry in the lists by columns.
+      across: of each of these entries, its block row.
+      order: the block columns, those without a kept block last.
+      db: the sums of all shares, `[n_shares * n_columns * 64, features]`: of 64
+        rows the first.
+      n_shares: by how many programs a group is shared at most.
+    """
+
+    ones: Any
+    left: Any
+    ready: Any
+    start: warpgroup.Table
+    across: warpgroup.Table
+    order: warpgroup.Table
+    db: Any
+    n_shares: int
+
+
+class Task(NamedTuple):
+    """A part of a group, and what it is about.
+
+    Attributes:
+      part: which steps of which group.
+      group: its kept blocks; none of a column without any.
+      is_column: whether it is such a column.
+      column: which one.
+    """
+
+    part: Part
+    group: Group
+    is_column: Bool[Array, ""]
+    column: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A program, which copies with one warpgroup and multiplies with the others.
+
+    Attributes:
+      operands: what is multiplied.
+      by_rows: whether lines are block rows, not block columns.
+      shares: what each program computes.
+      number: which program.
+      start: of each line, its first entry in the lists of kept blocks.
+      across: of each entry, where in its line the block lies.
+      dw: the sums of all shares, entry by entry, one below the other.
+      n_kept: how many entries there are.
+      bias: what db takes, or None.
+    """
+
+    operands: Operands
+    by_rows: bool
+    shares: Shares
+    number: Array
+    start: warpgroup.Table
+    across: warpgroup.Table
+    dw: Any
+    n_kept: int
+    bias: Bias | None
+
+    def task(self, turn: Array) -> Task:
+        """A part of this program."""
+        part = self.shares.part(self.number, turn)
+        number = part.group - self.shares.n_groups
+        is_column = number >= 0
+        group = self.shares.find(jnp.where(is_column, 0, part.group), self.start)
+        if self.bias is None:
+            return Task(part, group, is_column, jnp.int32(0))
+        last = jnp.int32(self.bias.order.size - 1)
+        column = self.bias.order.read(last - jnp.maximum(number, 0))
+        # It has a block that is loaded but none that is written, and by columns it is a line.
+        line = group.line if self.by_rows else jnp.where(is_column, column, group.line)
+        length = jnp.where(is_column, 0, group.length)
+        return Task(part, Group(line, group.entry, length), is_column, column)
+
+    def copy(self) -> None:
+        """What the copying warpgroup does."""
+        if self.bias is not None:
+            warpgroup.fetch(self.bias.ones, self.bias.left, self.bias.ready.at[0])
+
+        def of_part(turn: Array, use: Array) -> Array:
+            task = self.task(turn)
+            first, last = task.part.first, task.part.last
+
+            def of_step(step: Array, _: None) -> None:
+                self._fetch(task, step, use + step - first)
+
+            jax.lax.fori_loop(first, last, of_step, None)
+            return use + last - first
+
+        n_uses = jax.lax.fori_loop(0, self.shares.n_parts(self.number), of_part, jnp.int32(0))
+        # A barrier ends in a phase that whoever waits for it has seen.
+        for more in range(self.operands.cut.stages):
+            self._free_slot(n_uses + more)
+
+    def _free_slot(self, use: Array) -> Array:
+        """Waits until the buffers of a use of the ring are free.
+
+        Returns:
+          Which ones they are.
+        """
+        slot = self._slot(use)
+
+        @pl.when(use >= self.operands.cut.stages)
+        def _free() -> None:
+            warpgroup.wait(self.operands.ring.free.at[slot])
+
+        return slot
+
+    def _fetch(self, task: Task, step: Array, use: Array) -> None:
+        """Starts the copies of a step, once its buffers are free."""
+        slot, group = self._free_slot(use), task.group
+        full = self.operands.ring.full.at[slot]
+        for i in range(self.operands.cut.n_together):
+            is_there = (i < group.length) | (task.is_column & (i == 0))
+
+            @pl.when(is_there)
+            def _fetch(i: int = i) -> None:
+                block = self.across.read(group.entry + i)
+                if self.by_rows:
+                    block = jnp.where(task.is_column, task.column, block)
+                self.operands.fetch_own(step, slot, i, block)
+
+            # The barrier counts every block, whether the group has it or not.
+            pl.when(~is_there)(functools.partial(warpgroup.arrive, full))
+        self.operands.fetch_shared(step, slot, group.line)
+
+    def multiply(self, thread: Array) -> None:
+        """What a multiplying warpgroup does with its 64 rows of each group."""
+        if self.bias is not None:
+            warpgroup.wait(self.bias.ready.at[0])
+
+        def of_part(turn: Array, use: Array) -> Array:
+            task = self.task(turn)
+            self._compute(task, thread, use)
+            return use + task.part.last - task.part.first
+
+        jax.lax.fori_loop(0, self.shares.n_parts(self.number), of_part, jnp.int32(0))
+
+    def _compute(self, task: Task, thread: Array, use: Array) -> None:
+        """Computes a warpgroup's rows of a part of a group, from the ring's `use`th use on."""
+        shape = ROWS, self.operands.cut.shape.width
+        has_rows = self._place_of(thread)[0] < task.group.length
+
+        def rows(total: Any) -> None:
+            self._add(task, thread, use, [total])
+            self._write(total, task, thread)
+
+        def rows_and_bias(total: Any, beside: Any) -> None:
+            self._add(task, thread, use, [total, beside])
+            pl.when(has_rows)(functools.partial(self._write, total, task, thread))
+            self._write_bias(beside[...], task, thread)
+
+        with_bias = False
+        if self.bias is not None:
+            with_bias = self._adds_bias(task, thread)
+
+            @pl.when(with_bias)
+            def _both() -> None:
+                warpgroup.with_accumulators(shape, 2, rows_and_bias)
+
+        @pl.when(has_rows & jnp.logical_not(with_bias))
+        def _rows() -> None:
+            warpgroup.with_accumulators(shape, 1, rows)
+
+        @pl.when(jnp.logical_not(has_rows | with_bias))
+        def _pass_by() -> None:
+            after = use + task.part.last - task.part.first
+
+            def of_use(own: Array, _: None) -> None:
+                slot = self._slot(own)
+                # They are filled first, or the barrier would count this for the use before.
+                warpgroup.wait(self.operands.ring.full.at[slot])
+                warpgroup.arrive(self.operands.ring.free.at[slot])
+
+            jax.lax.fori_loop(use, after, of_use, None)
+
+    def _place_of(self, thread: Array) -> tuple[Array, Array]:
+        """Which block of a group a warpgroup has rows of, and the first of these rows."""
+        height = jnp.int32(self.operands.cut.shape.height)
+        return jax.lax.div(thread * ROWS, height), jax.lax.rem(thread * ROWS, height)
+
+    def _column_of(self, task: Task, thread: Array) -> Array:
+        """The block column of a warpgroup's block."""
+        if not self.by_rows:
+            return task.group.line
+        entry = task.group.entry + self._place_of(thread)[0]
+        own = self.across.read(jnp.minimum(entry, self.n_kept - 1))
+        return jnp.where(task.is_column, task.column, own)
+
+    def _adds_bias(self, task: Task, thread: Array) -> Bool[Array, ""]:
+        """Whether a warpgroup adds up db of its block's column: one does for each column."""
+        assert self.bias is not None
+        block, inside = self._place_of(thread)
+        if self.by_rows:
+            first = self.bias.start.read(self._column_of(task, thread))
+            row = self.bias.across.read(jnp.minimum(first, self.n_kept - 1))
+            is_first = (block < task.group.length) & (row == task.group.line)
+            is_own = is_first | (task.is_column & (block == 0))
+        else:
+            is_first = task.group.entry == self.start.read(task.group.line)
+            is_own = (is_first | task.is_column) & (block == 0)
+        return is_own & (inside == 0)
+
+    def _add(self, task: Task, thread: Array, use: Array, totals: list[Any]) -> None:
+        """Adds the products of a part, the second one with ones."""
+        ring, first, after = self.operands.ring, use, use + task.part.last - task.part.first
+
+        def free_before(own: Array) -> None:
+            warpgroup.arrive(ring.free.at[self._slot(own - 1)])
+
+        def add(own: Array, _: None) -> None:
+            slot = self._slot(own)
+            warpgroup.wait(ring.full.at[slot])
+            left, right = self.operands.of_warpgroup(thread, slot)
+            warpgroup.start_product(totals[0], left, right)
+            if len(totals) == 2:
+                assert self.bias is not None
+                warpgroup.start_product(totals[1], self.bias.left, right)
+            # Products end in their order, so all but those of this step have: the buffers of the
+            # one before are read no more. This step's own are given back one step later.
+            warpgroup.finish_products(len(totals))
+            pl.when(own > first)(functools.partial(free_before, own))
+
+        jax.lax.fori_loop(first, after, add, None)
+        # The sums are read: the last products have to be done, which read the last buffers. No part
+        # is without a step.
+        warpgroup.finish_products(0)
+        free_before(after)
+
+    def _write(self, total: Any, task: Task, thread: Array) -> None:
+        """Writes the sums of a warpgroup's rows of a block."""
+        block, inside = self._place_of(thread)
+        entry = task.part.share * self.n_kept + task.group.entry + block
+        row = entry * self.operands.cut.shape.height + inside
+        warpgroup.put(total[...], self.dw.at[pl.ds(row, ROWS)])
+
+    def _write_bias(self, value: Array, task: Task, thread: Array) -> None:
+        """Writes db of a column; who has its last steps, zeros for shares that there are not."""
+        assert self.bias is not None
+        bias, part, column = self.bias, task.part, self._column_of(task, thread)
+
+        def write(value: Array, share: Any) -> None:
+            row = (share * bias.order.size + column) * ROWS
+            warpgroup.put(value, bias.db.at[pl.ds(row, ROWS)])
+
+        write(value, part.share)
+        is_end = part.last == self.shares.plan.n_steps
+        for share in range(1, bias.n_shares):
+            clear = functools.partial(write, jnp.zeros_like(value), share)
+            pl.when(is_end & (part.share < share))(clear)
+
+    def _slot(self, use: Array) -> Array:
+        """The buffers of a use of the ring."""
+        return jax.lax.rem(use, jnp.int32(self.operands.cut.stages))

@@ -1,0 +1,205 @@
+"""All steps of a kernel's gradient, shared out evenly among programs that run side by side.
+
+The groups of kept blocks that are computed together, one after the other, have a step for every
+buffer that the rows fill. Each program takes as many of all these steps that follow each other: it
+may begin and end in the middle of a group, whose sums are then those of several programs (Osama et
+al. 2023, Stream-K, arXiv 2301.03598). Where db is computed as well, block columns without a kept
+block follow, each a group of its own.
+
+What depends on the mask is found in a table that XLA makes in one kernel, `table_of`.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Int
+
+from pallas_kernels.lists import BlockLists, ListedBlocks
+from pallas_kernels.mosaic.gradient_operands import Group
+from pallas_kernels.mosaic.gradient_tiles import GradientTiles, n_steps, shape_of
+from pallas_kernels.mosaic.warpgroup import Table
+from pallas_kernels.sparse_layer import SparseLayer
+
+MOST_SHARES = 8
+"""Programs that add to one group at most."""
+
+
+def table_of(
+    blocks: ListedBlocks, n_together: int, *, by_rows: bool, with_bias: bool
+) -> Int[Array, "kernels lines_and_2"]:
+    """How many groups lie before each line of blocks, in all lines, and with columns without any.
+
+    Args:
+      blocks: the kept blocks.
+      n_together: how many of one line are computed together at most.
+      by_rows: whether lines are block rows, not block columns.
+      with_bias: whether columns without a kept block are groups as well.
+
+    Returns:
+      Int32 `[kernels, n_lines + 2]`, of all kernels that `blocks` has the lists of.
+    """
+
+    def lengths(lists: BlockLists) -> Array:
+        return lists.start[:, 1:] - lists.start[:, :-1]
+
+    of_line = -(-lengths(blocks.rows if by_rows else blocks.columns) // n_together)
+    of_column = (lengths(blocks.columns) == 0).astype(of_line.dtype) * with_bias
+    n_lines, n_all = of_line.shape[1], max(of_line.shape[1], of_column.shape[1])
+    of_line, of_column = (
+        jnp.pad(a, ((0, 0), (0, n_all - a.shape[1])))[:, None] for a in (of_line, of_column)
+    )
+    # Sums of what is chosen are one kernel on a GPU; a running sum would be several.
+    end = jnp.arange(n_lines + 2)[:, None]
+    before = jnp.where(jnp.arange(n_all) < end, of_line, 0)
+    behind = jnp.where(end == n_lines + 1, of_column, 0)
+    return jnp.sum(before + behind, axis=2).astype(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is known of the shares without the mask.
+
+    Attributes:
+      n_steps: of a group.
+      n_programs: how many programs there are.
+      n_lines: lines of blocks.
+      n_together: how many blocks of one a group has at most.
+    """
+
+    n_steps: int
+    n_programs: int
+    n_lines: int
+    n_together: int
+
+    @property
+    def fewest(self) -> int:
+        """Steps of a program at least, or a group would be shared by too many."""
+        return max(1, pl.cdiv(self.n_steps - 1, MOST_SHARES - 1))
+
+    def n_shares(self, layer: SparseLayer) -> int:
+        """By how many programs a group is shared at most, whatever the mask."""
+        n_groups = max(1, pl.cdiv(layer.n_kept, self.n_together))
+        steps = max(self.fewest, pl.cdiv(n_groups * self.n_steps, self.n_programs))
+        return pl.cdiv(self.n_steps - 1, steps) + 1
+
+
+def plan_of(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> Plan:
+    """How the steps of a layer's gradient are shared out, as far as the mask has no say in it."""
+    n_lines = shape_of(layer, by_rows=tiles.by_rows).n_lines
+    return Plan(n_steps(n_rows, layer.dtype), tiles.programs, n_lines, tiles.n_together)
+
+
+class Part(NamedTuple):
+    """What a program computes of one group.
+
+    Attributes:
+      group: the number of the group.
+      first: its first step.
+      last: the step behind its last one.
+      share: which of those who compute the group this is, in the order of their steps.
+    """
+
+    group: Array
+    first: Array
+    last: Array
+    share: Array
+
+
+class Shares(NamedTuple):
+    """The shares of all programs for one mask.
+
+    Attributes:
+      plan: what does not depend on it.
+      before: `table_of` the kept blocks, of one kernel.
+      n_all: how many steps there are.
+      each: how many a program has.
+    """
+
+    plan: Plan
+    before: Table
+    n_all: Array
+    each: Array
+
+    def n_parts(self, program: Array) -> Array:
+        """Of how many groups a program computes a part."""
+        begin, end = self._steps_of(program)
+        parts = self._group_of(end - 1) - self._group_of(begin) + 1
+        return jnp.where(begin < end, parts, 0)
+
+    def part(self, program: Array, turn: Array) -> Part:
+        """A part of a program by its number."""
+        begin, end = self._steps_of(program)
+        group, n_steps = self._group_of(begin) + turn, jnp.int32(self.plan.n_steps)
+        before = group * n_steps
+        first = jnp.maximum(begin - before, 0)
+        last = jnp.minimum(end - before, n_steps)
+        return Part(group, first, last, program - self._program_of(before))
+
+    def n_shares(self, group: Array) -> Array:
+        """How many programs compute a part of a group."""
+        before = group * jnp.int32(self.plan.n_steps)
+        return self._program_of(before + self.plan.n_steps - 1) - self._program_of(before) + 1
+
+    @property
+    def n_groups(self) -> Array:
+        """How many groups have kept blocks; behind these are columns without any."""
+        return self.before.read(jnp.int32(self.plan.n_lines))
+
+    def find(self, number: Array, start: Table) -> Group:
+        """A group of kept blocks by its number: those of a line are of like lengths.
+
+        Args:
+          number: less than `n_groups`.
+          start: of each line, its first entry in the lists of kept blocks.
+        """
+        low, high = jnp.int32(0), jnp.int32(self.plan.n_lines)
+        for _ in range((self.plan.n_lines - 1).bit_length()):
+            middle = _halved(low + high)
+            is_low = self.before.read(middle) <= number
+            low, high = jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
+        first, length = start.read(low), start.read(low + 1) - start.read(low)
+        before = self.before.read(low)
+        index, n = number - before, self.before.read(low + 1) - before
+        begin = jax.lax.div(index * length, n)
+        return Group(low, first + begin, jax.lax.div((index + 1) * length, n) - begin)
+
+    def group_of(self, line: Array, place: Array, length: Array) -> Array:
+        """Which group a kept block is in.
+
+        Args:
+          line: its line.
+          place: how many kept blocks of this line lie before it.
+          length: how many the line has.
+        """
+        before = self.before.read(line)
+        n = self.before.read(line + 1) - before
+        return before + jax.lax.div((place + 1) * n - 1, length)
+
+    def _steps_of(self, program: Array) -> tuple[Array, Array]:
+        begin = program * self.each
+        return begin, jnp.minimum(begin + self.each, self.n_all)
+
+    def _group_of(self, step: Array) -> Array:
+        return jax.lax.div(step, jnp.int32(self.plan.n_steps))
+
+    def _program_of(self, step: Array) -> Array:
+        return jax.lax.div(step, self.each)
+
+
+def shares_of(plan: Plan, before: Table) -> Shares:
+    """The shares of all programs.
+
+    Args:
+      plan: what does not depend on the mask.
+      before: `table_of` the kept blocks, of one kernel.
+    """
+    n_all = before.read(jnp.int32(plan.n_lines + 1)) * jnp.int32(plan.n_steps)
+    each = jax.lax.div(n_all + (plan.n_programs - 1), jnp.int32(plan.n_programs))
+    return Shares(plan, before, n_all, jnp.maximum(each, plan.fewest))
+
+
+def _halved(number: Any) -> Any:
+    return jax.lax.div(number, jnp.int32(2))

@@ -1,0 +1,64 @@
+"""Engine `mosaic` where its gradients are cut so that all programs have as many steps."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_product_program import INTERPRETED
+from test_products import normal
+
+from pallas_kernels import Mosaic, Reference, SparseLayer
+from pallas_kernels.lists import listed
+from pallas_kernels.mosaic.gradient_cost import by_cost, gradient_tiles_of
+from pallas_kernels.mosaic.gradient_tiles import GradientTiles
+from pallas_kernels.tuning import forced
+
+KEPT = jnp.asarray([0, 2, 5], jnp.int32)
+LAYER = SparseLayer((128, 192), (64, 64), 3, -1, "bfloat16")
+
+
+@INTERPRETED
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("with_lists", [True, False])
+def test_both_gradients_are_those_of_the_reference(axis, with_lists):
+    layer, engine = dataclasses.replace(LAYER, axis=axis), Mosaic(interpret=True)
+    shapes = [(2, 72, 128), (2, 72, 192)]
+    x, dy = (
+        jnp.moveaxis(normal(*shape, dtype="bfloat16", seed=seed), -1, axis)
+        for seed, shape in enumerate(shapes)
+    )
+    want = Reference().parameter_gradients(x, dy, KEPT, layer)
+    kept = listed(KEPT, (2, 3)) if with_lists else KEPT
+    with forced(GradientTiles(1, 2, 3, by_rows=True, balanced=True)):
+        found = engine.parameter_gradients(x, dy, kept, layer)
+        alone = engine.kernel_gradient(x, dy, kept, layer)
+    for own, other in zip((*found, alone), (*want, want[0]), strict=True):
+        assert (own.shape, own.dtype) == (other.shape, other.dtype)
+        own, other = (np.asarray(a, np.float32) for a in (own, other))
+        np.testing.assert_allclose(own, other, rtol=2**-7, atol=1e-3)
+        np.testing.assert_array_equal(own[other == 0], 0)
+
+
+def test_an_empty_batch_has_no_gradient():
+    x, dy = jnp.zeros((0, 128), jnp.bfloat16), jnp.zeros((0, 192), jnp.bfloat16)
+    with forced(GradientTiles(1, 2, 3, by_rows=True, balanced=True)):
+        dw, db = Mosaic(interpret=True).parameter_gradients(x, dy, KEPT, LAYER)
+    assert (dw.shape, db.shape) == ((128, 192), (192,))
+    assert not dw.any()
+    assert not db.any()
+
+
+def test_a_heuristic_takes_no_balanced_way_and_the_tuner_tries_them_early():
+    engine, layer = (
+        Mosaic(capability="9.0"),
+        SparseLayer((768, 3072), (64, 64), 116, -1, "bfloat16"),
+    )
+    problem = layer.problem(engine.name, engine.version, "kernel_gradient", 8192)
+    space = engine.configurations(problem)
+    assert space[0] == gradient_tiles_of(layer, 8192)
+    assert not space[0].balanced
+    balanced = [tiles for tiles in space if tiles.balanced]
+    assert balanced == space[1 : 1 + len(balanced)] == by_cost(layer, 8192, balanced=True)
+    assert {tiles.by_rows for tiles in balanced} == {False, True}
+    assert len(set(space)) == len(space)
