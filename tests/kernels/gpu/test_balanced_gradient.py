@@ -19,8 +19,7 @@ LAYER = SparseLayer((128, 192), (64, 64), 3, -1, "bfloat16")
 
 
 @INTERPRETED
-@pytest.mark.parametrize("axis", [-1, -2])
-@pytest.mark.parametrize("with_lists", [True, False])
+@pytest.mark.parametrize(("axis", "with_lists"), [(-1, True), (-2, False)])
 def test_both_gradients_are_those_of_the_reference(axis, with_lists):
     layer, engine = dataclasses.replace(LAYER, axis=axis), Mosaic(interpret=True)
     shapes = [(2, 72, 128), (2, 72, 192)]

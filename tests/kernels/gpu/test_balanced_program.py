@@ -19,25 +19,22 @@ from pallas_kernels.mosaic.gradient_tiles import GradientTiles
 __all__ = ["simulated"]
 
 KEPT = [0, 1, 3, 8, 9]
-CASES = pytest.mark.parametrize(
-    ("block", "dtype", "rows", "n_together", "by_rows", "programs"),
-    [
-        ((64, 64), "bfloat16", 300, 1, True, 4),
-        ((64, 64), "bfloat16", 300, 2, True, 3),
-        ((64, 64), "bfloat16", 300, 2, False, 5),
-        ((64, 64), "bfloat16", 40, 1, False, 9),
-        ((128, 64), "bfloat16", 200, 1, True, 2),
-        ((64, 128), "bfloat16", 200, 1, True, 3),
-        ((64, 128), "bfloat16", 200, 2, False, 3),
-        ((128, 128), "bfloat16", 500, 1, True, 4),
-        ((64, 64), "float32", 100, 2, False, 3),
-    ],
-    ids=str,
-)
+CASES = [
+    ((64, 64), "bfloat16", 300, 2, True, 3),
+    ((64, 128), "bfloat16", 200, 2, False, 3),
+    ((64, 64), "float32", 100, 2, False, 3),
+    ((64, 64), "bfloat16", 300, 1, True, 4),
+    ((64, 64), "bfloat16", 300, 2, False, 5),
+    ((64, 64), "bfloat16", 40, 1, False, 9),
+    ((128, 64), "bfloat16", 200, 1, True, 2),
+    ((64, 128), "bfloat16", 200, 1, True, 3),
+    ((128, 128), "bfloat16", 300, 1, True, 4),
+]
+NAMES = "block", "dtype", "rows", "n_together", "by_rows", "programs"
 
 
 @INTERPRETED
-@CASES
+@pytest.mark.parametrize(NAMES, CASES[:3], ids=str)
 def test_what_programs_share_adds_up_to_the_whole(
     block, dtype, rows, n_together, by_rows, programs
 ):
@@ -45,7 +42,7 @@ def test_what_programs_share_adds_up_to_the_whole(
 
 
 @pytest.mark.usefixtures("simulated")
-@CASES
+@pytest.mark.parametrize(NAMES, CASES, ids=str)
 def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(
     block, dtype, rows, n_together, by_rows, programs
 ):

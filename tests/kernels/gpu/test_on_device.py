@@ -79,12 +79,13 @@ def check_cuts(
     is_chosen: Callable[[Any], bool],
     size: Callable[[Any], int],
     name: str = "mosaic",
+    side: int = 32,
 ) -> None:
     """The smallest and the largest of the chosen cuts of an engine compute what they should.
 
     A GPU for which `mosaic` has no choice is skipped.
     """
-    engine, point = ENGINES[name], Point(shape, (32, 32), 0.8, 1000, "bfloat16")
+    engine, point = ENGINES[name], Point(shape, (side, side), 0.8, 1000, "bfloat16")
     work = work_of(kernel, point.layer, point.n_rows)
     problem = point.layer.problem(engine.name, engine.version, kernel, point.n_rows)
     space = engine.configurations(problem)
@@ -117,6 +118,18 @@ def test_gradients_of_blocks_that_are_computed_together(n_together, by_rows):
         (512, 1024),
         lambda cut: (cut.n_together, cut.by_rows) == (n_together, by_rows),
         lambda cut: cut.stages,
+    )
+
+
+@pytest.mark.parametrize("by_rows", [False, True], ids=["by columns", "by rows"])
+@pytest.mark.parametrize("side", [64, 128])
+def test_gradients_by_programs_of_as_many_steps(side, by_rows):
+    check_cuts(
+        "kernel_gradient",
+        (512, 1024),
+        lambda cut: cut.balanced and cut.by_rows == by_rows,
+        lambda cut: cut.n_together,
+        side=side,
     )
 
 
