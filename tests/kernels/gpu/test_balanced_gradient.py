@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
 from test_product_program import INTERPRETED
 from test_products import normal
 
@@ -46,6 +48,31 @@ def test_an_empty_batch_has_no_gradient():
     assert (dw.shape, db.shape) == ((128, 192), (192,))
     assert not dw.any()
     assert not db.any()
+
+
+@pytest.mark.parametrize("n_rows", [1, 37, 1000])
+@pytest.mark.parametrize("is_long", [False, True], ids=["32 bits", "64 bits"])
+def test_any_number_of_rows_lowers_on_each_of_several_devices(n_rows, is_long):
+    """Where the devices have rows of their own, results are typed by the devices they differ on."""
+    engine, device = Mosaic(), AbstractDevice("NVIDIA H200", num_cores=132, platform="gpu")
+    auto = (AxisType.Auto,)
+    mesh = AbstractMesh((2,), ("data",), axis_types=auto, abstract_device=device)
+    half, whole = PartitionSpec("data"), PartitionSpec()
+
+    def gradients(x, dy, kept):
+        dw, db = engine.parameter_gradients(x, dy, kept, LAYER)
+        return dw[None], db[None]
+
+    call = jax.shard_map(gradients, mesh=mesh, in_specs=(half, half, whole), out_specs=(half, half))
+    x, dy = (jax.ShapeDtypeStruct((2 * n_rows, n), jnp.bfloat16) for n in LAYER.kernel_shape)
+    cuts = by_cost(LAYER, n_rows, balanced=True)
+    for cut in (next(c for c in cuts if c.by_rows == by_rows) for by_rows in (False, True)):
+        with forced(cut), jax.enable_x64(is_long), jax.sharding.use_abstract_mesh(mesh):
+            traced = jax.jit(call).trace(x, dy, jax.ShapeDtypeStruct((3,), KEPT.dtype))
+            text = traced.lower(lowering_platforms=("cuda",)).as_text()
+        assert "sparsemlp_balanced_gradient" in text
+        assert "uses_xla_collective_metadata = true" not in text
+        assert [out.shape for out in traced.out_info] == [(2, 128, 192), (2, 192)]
 
 
 def test_a_heuristic_takes_no_balanced_way_and_the_tuner_tries_them_early():
