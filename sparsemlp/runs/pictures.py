@@ -52,10 +52,13 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    figure.suptitle(textwrap.fill(title, _TITLE), parse_math=False)
-    (accuracy, loss), (masks, rate) = figure.subplots(2, 2, sharex=True)
     columns = {key: [record[key] for record in records] for key in records[0]}
+    # Of a dense run there is nothing to say of masks.
+    is_masked = min(columns["density"]) < 1
+    figure = Figure(figsize=(11, 7) if is_masked else (13, 4), layout="constrained")
+    figure.suptitle(textwrap.fill(title, _TITLE), parse_math=False)
+    all_axes = figure.subplots(*((2, 2) if is_masked else (1, 3)), sharex=True).flatten().tolist()
+    accuracy, loss, *masks, rate = all_axes
     epochs = columns["epoch"]
     marker = "." if len(epochs) < 30 else None
 
@@ -79,22 +82,28 @@ def _curves(records: list[dict[str, Any]], title: str) -> "Figure":
     if "validation_loss" in columns:
         line(loss, "validation_loss", "loss of the held-out images", _BLUE)
     loss.set(ylabel="cross entropy (nats)")
-    line(masks, "density", "weights kept", _BLUE)
-    line(masks, "changed_blocks", "blocks changed in the epoch", _ORANGE)
-    masks.set(ylabel="share", ylim=(-0.02, 1.02), xlabel="epoch")
-    line(rate, "dropped_norm", "norm of the dropped weights", _GREY)
-    rate.set(ylabel="Frobenius norm", xlabel="epoch", ylim=(0, None))
-    other = rate.twinx()
-    line(other, "learning_rate", "learning rate", _GREEN, "--")
-    other.set(ylabel="learning rate", ylim=(0, None))
-    # Above: "best" does not see the lines of the other axis.
-    lines, place = [*rate.lines, *other.lines], {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
-    rate.legend(handles=lines, frameon=False, ncols=2, **place)
+    for axes in masks:
+        line(axes, "density", "weights kept", _BLUE)
+        line(axes, "changed_blocks", "blocks changed in the epoch", _ORANGE)
+        axes.set(ylabel="share", ylim=(-0.02, 1.02))
+    learning_rates = rate
+    if is_masked:
+        line(rate, "dropped_norm", "norm of the dropped weights", _GREY)
+        rate.set(ylabel="Frobenius norm", ylim=(0, None))
+        learning_rates = rate.twinx()
+    line(learning_rates, "learning_rate", "learning rate", _GREEN, "--")
+    learning_rates.set(ylabel="learning rate", ylim=(0, None))
+    if is_masked:
+        # Above: "best" does not see the lines of the other axis.
+        lines, place = [*rate.lines, *learning_rates.lines], {"loc": "lower center"}
+        rate.legend(handles=lines, frameon=False, ncols=2, bbox_to_anchor=(0.5, 1), **place)
     rate.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    for axes in (accuracy, loss, masks):
+    for axes in (accuracy, loss, *masks):
         axes.legend(frameon=False)
-    for axes in (accuracy, loss, masks, rate):
+    for axes in all_axes:
         axes.grid(alpha=0.25)
+    for axes in (*masks, rate) if is_masked else all_axes:
+        axes.set_xlabel("epoch")
     return figure
 
 
