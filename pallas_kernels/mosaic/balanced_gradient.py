@@ -31,18 +31,17 @@ from pallas_kernels.mosaic.gradient_tiles import ROWS, GradientTiles
 from pallas_kernels.sparse_layer import SparseLayer
 
 
-@functools.partial(jax.jit, static_argnames=("layer", "tiles", "with_bias", "interpret"))
-def parameter_gradients(
+@functools.partial(jax.jit, static_argnames=("layer", "tiles", "interpret"))
+def kernel_gradient(
     x: Float[Array, "rows in"],
     dy: Float[Array, "rows out"],
     kept: KeptBlocks,
     layer: SparseLayer,
     tiles: GradientTiles,
     *,
-    with_bias: bool,
     interpret: bool,
-) -> tuple[Float[Array, "in out"], Float[Array, " out"] | None]:
-    """`dW`, exactly zero in dropped blocks, and `db`, dy summed over its rows, or None.
+) -> Float[Array, "in out"]:
+    """`dW`, exactly zero in dropped blocks.
 
     Args:
       x: `[rows, in]`.
@@ -50,9 +49,48 @@ def parameter_gradients(
       kept: the kept blocks.
       layer: the layer, without regard to its axis.
       tiles: how the product is cut, one of those that are balanced.
-      with_bias: whether db is asked for.
       interpret: whether the kernel is interpreted.
     """
+    dw, _ = _gradients(x, dy, kept, layer, tiles, with_bias=False, interpret=interpret)
+    return dw
+
+
+@functools.partial(jax.jit, static_argnames=("layer", "tiles", "interpret"))
+def parameter_gradients(
+    x: Float[Array, "rows in"],
+    dy: Float[Array, "rows out"],
+    kept: KeptBlocks,
+    layer: SparseLayer,
+    tiles: GradientTiles,
+    *,
+    interpret: bool,
+) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
+    """`dW` as above, and `db`, dy summed over its rows: float32 would be cut to TF32 before.
+
+    Args:
+      x: `[rows, in]`.
+      dy: `[rows, out]`.
+      kept: the kept blocks.
+      layer: the layer, without regard to its axis.
+      tiles: how the product is cut, one of those that are balanced.
+      interpret: whether the kernel is interpreted.
+    """
+    dw, sums = _gradients(x, dy, kept, layer, tiles, with_bias=True, interpret=interpret)
+    assert sums is not None
+    return dw, jnp.sum(sums, axis=0).reshape(-1).astype(dy.dtype)
+
+
+def _gradients(
+    x: Array,
+    dy: Array,
+    kept: KeptBlocks,
+    layer: SparseLayer,
+    tiles: GradientTiles,
+    *,
+    with_bias: bool,
+    interpret: bool,
+) -> tuple[Array, Array | None]:
+    """`dW`, and of every share the sums of each block column of dy, or None."""
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     blocks = listed(kept, (n_in // cols, n_out // rows))
     lists, columns = blocks.rows if tiles.by_rows else blocks.columns, blocks.columns
@@ -95,8 +133,7 @@ def parameter_gradients(
     )
     if not with_bias:
         return dw, None
-    sums = of_bias[0].reshape(n_shares, n_columns, ROWS, rows)[:, :, 0]
-    return dw, jnp.sum(sums, axis=0).reshape(n_out).astype(dy.dtype)
+    return dw, of_bias[0].reshape(n_shares, n_columns, ROWS, rows)[:, :, 0]
 
 
 def _kernel(

@@ -175,14 +175,11 @@ class Program:
         shape = ROWS, self.operands.cut.shape.width
         has_rows = self._place_of(thread)[0] < task.group.length
 
-        def rows(total: Any) -> None:
-            self._add(task, thread, use, [total])
-            self._write(total, task, thread)
-
-        def rows_and_bias(total: Any, beside: Any) -> None:
-            self._add(task, thread, use, [total, beside])
-            pl.when(has_rows)(functools.partial(self._write, total, task, thread))
-            self._write_bias(beside[...], task, thread)
+        def compute(*totals: Any) -> None:
+            self._add(task, thread, use, totals)
+            pl.when(has_rows)(functools.partial(self._write, totals[0], task, thread))
+            for beside in totals[1:]:
+                self._write_bias(beside[...], task, thread)
 
         with_bias = False
         if self.bias is not None:
@@ -190,11 +187,11 @@ class Program:
 
             @pl.when(with_bias)
             def _both() -> None:
-                warpgroup.with_accumulators(shape, 2, rows_and_bias)
+                warpgroup.with_accumulators(shape, 2, compute)
 
         @pl.when(has_rows & jnp.logical_not(with_bias))
         def _rows() -> None:
-            warpgroup.with_accumulators(shape, 1, rows)
+            warpgroup.with_accumulators(shape, 1, compute)
 
         @pl.when(jnp.logical_not(has_rows | with_bias))
         def _pass_by() -> None:
@@ -235,7 +232,7 @@ class Program:
             is_own = (is_first | task.is_column) & (block == 0)
         return is_own & (inside == 0)
 
-    def _add(self, task: Task, thread: Array, use: Array, totals: list[Any]) -> None:
+    def _add(self, task: Task, thread: Array, use: Array, totals: tuple[Any, ...]) -> None:
         """Adds the products of a part, the second one with ones."""
         ring, first, after = self.operands.ring, use, use + task.part.last - task.part.first
 

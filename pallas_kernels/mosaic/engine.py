@@ -120,10 +120,9 @@ class Mosaic(Engine):
             rows = dataclasses.replace(layer, axis=-1)
             return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), rows)
         if tiles.balanced:
-            dw, _ = balanced_gradient.parameter_gradients(
-                x, dy, kept, layer, tiles, with_bias=False, interpret=self.interpret
+            return balanced_gradient.kernel_gradient(
+                x, dy, kept, layer, tiles, interpret=self.interpret
             )
-            return dw
         return gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=self.interpret)
 
     def parameter_gradients(
@@ -133,22 +132,19 @@ class Mosaic(Engine):
         kept: KeptBlocks,
         layer: SparseLayer,
     ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
-        """`dW = (x^T dy) * M` and `db`, on Hopper by one kernel where that is so cut."""
-        is_able = x.size and kept.size and not self._capability().startswith(AMPERE)
-        rows = _rows(x, layer)
-        if not is_able or not (tiles := self._gradient_tiles(layer, rows.shape[0])).balanced:
-            return super().parameter_gradients(x, dy, kept, layer)
-        dw, db = balanced_gradient.parameter_gradients(
-            rows,
-            _rows(dy, layer),
-            kept,
-            layer,
-            tiles,
-            with_bias=True,
-            interpret=self.interpret,
-        )
-        assert db is not None
-        return dw, db
+        """`dW = (x^T dy) * M` and `db`: of bfloat16 on Hopper by one kernel where that is so cut.
+
+        Tensor cores would round the terms of db to TF32 first, if they were float32.
+        """
+        on_hopper = not self._capability().startswith(AMPERE)
+        if on_hopper and x.size and kept.size and layer.dtype == "bfloat16":
+            rows = _rows(x, layer)
+            tiles = self._gradient_tiles(layer, rows.shape[0])
+            if tiles.balanced:
+                return balanced_gradient.parameter_gradients(
+                    rows, _rows(dy, layer), kept, layer, tiles, interpret=self.interpret
+                )
+        return super().parameter_gradients(x, dy, kept, layer)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Layers along the features that keep any block."""

@@ -113,17 +113,6 @@ def _kernel(
 
     @pl.when(is_kept)
     def _sum() -> None:
-        def fetch(share: int) -> None:
-            first = ((share * n_kept + entry) * tall + inside) * ROWS
-            source = parts.at[pl.ds(first, ROWS), pl.ds(part * width, width)]
-            warpgroup.fetch(source, sums.at[share], full.at[0])
-
-        def leave_out(share: int) -> None:
-            warpgroup.store(jnp.zeros((ROWS, width), jnp.float32), sums.at[share])
-            warpgroup.meet()
-            # The barrier counts every share, whether there is one or not.
-            warpgroup.arrive(full.at[0])
-
         n_own: Any = n_shares
         if plan is not None:
             start, groups = map(of_kernel, tables)
@@ -132,11 +121,11 @@ def _kernel(
             shares = shares_of(plan, groups)
             n_own = shares.n_shares(shares.group_of(own, entry - first, after - first))
         for share in range(n_shares):
-            if share == 0 or plan is None:
-                fetch(share)
-            else:
-                pl.when(share < n_own)(functools.partial(fetch, share))
-                pl.when(share >= n_own)(functools.partial(leave_out, share))
+            # Behind the last share of all lies nothing, of which zeros are loaded.
+            place = share if plan is None else jnp.where(share < n_own, share, n_shares)
+            first = ((place * n_kept + entry) * tall + inside) * ROWS
+            source = parts.at[pl.ds(first, ROWS), pl.ds(part * width, width)]
+            warpgroup.fetch(source, sums.at[share], full.at[0])
         warpgroup.wait(full.at[0])
         total = warpgroup.load_sums(sums.at[0])
         for share in range(1, n_shares):

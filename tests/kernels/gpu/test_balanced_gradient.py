@@ -12,6 +12,7 @@ from test_products import normal
 
 from pallas_kernels import Mosaic, Reference, SparseLayer
 from pallas_kernels.lists import listed
+from pallas_kernels.mosaic import balanced_gradient
 from pallas_kernels.mosaic.gradient_cost import by_cost, gradient_tiles_of
 from pallas_kernels.mosaic.gradient_tiles import GradientTiles
 from pallas_kernels.tuning import forced
@@ -39,6 +40,19 @@ def test_both_gradients_are_those_of_the_reference(axis, with_lists):
         own, other = (np.asarray(a, np.float32) for a in (own, other))
         np.testing.assert_allclose(own, other, rtol=2**-7, atol=1e-3)
         np.testing.assert_array_equal(own[other == 0], 0)
+
+
+def test_terms_of_a_bias_in_float32_are_not_rounded(monkeypatch):
+    """Tensor cores would: XLA adds them up."""
+    layer = dataclasses.replace(LAYER, dtype="float32")
+    found = jnp.ones(layer.kernel_shape)
+    monkeypatch.setattr(balanced_gradient, "kernel_gradient", lambda *_, **__: found)
+    monkeypatch.delattr(balanced_gradient, "parameter_gradients")
+    x, dy = (jnp.ones((8, n)) * (1 + 2**-11) for n in layer.kernel_shape)
+    with forced(GradientTiles(1, 2, 3, by_rows=False, balanced=True)):
+        dw, db = Mosaic(interpret=True).parameter_gradients(x, dy, KEPT, layer)
+    assert dw is found
+    np.testing.assert_array_equal(db, 8 * (1 + 2**-11))
 
 
 def test_an_empty_batch_has_no_gradient():

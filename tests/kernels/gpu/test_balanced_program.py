@@ -13,7 +13,7 @@ from pallas_kernels import SparseLayer
 from pallas_kernels.layout import dense_mask
 from pallas_kernels.lists import list_alike
 from pallas_kernels.mosaic import warpgroup
-from pallas_kernels.mosaic.balanced_gradient import parameter_gradients
+from pallas_kernels.mosaic.balanced_gradient import kernel_gradient, parameter_gradients
 from pallas_kernels.mosaic.gradient_tiles import GradientTiles
 
 __all__ = ["simulated"]
@@ -51,14 +51,6 @@ def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(
 
 
 @pytest.mark.usefixtures("simulated")
-@pytest.mark.parametrize("by_rows", [False, True])
-def test_a_kernel_without_a_bias_has_its_gradient_alone(by_rows):
-    tiles = GradientTiles(2, 2, 4, by_rows, balanced=True)
-    with jax.disable_jit():
-        compute((64, 64), "bfloat16", 300, tiles, with_bias=False)
-
-
-@pytest.mark.usefixtures("simulated")
 def test_a_simulated_hopper_notices_products_that_are_not_waited_for(monkeypatch):
     finish = warpgroup.finish_products
     monkeypatch.setattr(warpgroup, "finish_products", lambda n_left: finish(n_left + 1))
@@ -67,14 +59,7 @@ def test_a_simulated_hopper_notices_products_that_are_not_waited_for(monkeypatch
         compute((64, 64), "bfloat16", 700, tiles)
 
 
-def compute(
-    block: tuple[int, int],
-    dtype: str,
-    rows: int,
-    tiles: GradientTiles,
-    *,
-    with_bias: bool = True,
-) -> None:
+def compute(block: tuple[int, int], dtype: str, rows: int, tiles: GradientTiles) -> None:
     """Both gradients of the second of two kernels are right, of five kept blocks of twelve.
 
     A row of four has three, the third two and the second none; the third column has none.
@@ -84,23 +69,16 @@ def compute(
     layer = SparseLayer((n_in, n_out), block, n_kept, -1, dtype)
     x, dy = normal(rows, n_in, dtype=dtype), normal(rows, n_out, dtype=dtype, seed=1)
     ids = jnp.asarray([[1, 2, 5, 7, 11], KEPT], jnp.int32)
-    dw, db = parameter_gradients(
-        x,
-        dy,
-        list_alike(ids, (3, 4))[1],
-        layer,
-        tiles,
-        with_bias=with_bias,
-        interpret=True,
-    )
+    operands = x, dy, list_alike(ids, (3, 4))[1], layer, tiles
+    dw, db = parameter_gradients(*operands, interpret=True)
+    alone = kernel_gradient(*operands, interpret=True)
     a, b = (np.asarray(v).astype(np.float64) for v in (x, dy))
     mask = np.asarray(dense_mask(ids[1], layer.kernel_shape, block))
-    check(dw, (a.T @ b) * mask, np.sqrt(rows) * np.sqrt((a**2).T @ b**2), dtype)
-    np.testing.assert_array_equal(np.asarray(dw)[~mask], 0)
-    assert (db is not None) == with_bias
-    if db is not None:
-        assert db.dtype == jnp.dtype(dtype)
-        check(db, b.sum(axis=0), np.sqrt(rows) * np.sqrt((b**2).sum(axis=0)), dtype)
+    for found in (dw, alone):
+        check(found, (a.T @ b) * mask, np.sqrt(rows) * np.sqrt((a**2).T @ b**2), dtype)
+        np.testing.assert_array_equal(np.asarray(found)[~mask], 0)
+    assert db.dtype == jnp.dtype(dtype)
+    check(db, b.sum(axis=0), np.sqrt(rows) * np.sqrt((b**2).sum(axis=0)), dtype)
 
 
 def check(found: jax.Array, want: np.ndarray, scale: np.ndarray, dtype: str) -> None:

@@ -10,6 +10,9 @@ import pytest
 from pallas_kernels import SparseLayer
 from pallas_kernels.lists import list_alike
 from pallas_kernels.mosaic.balanced_shares import MOST_SHARES, Plan, shares_of, table_of
+from pallas_kernels.mosaic.gradient_sum import fits
+from pallas_kernels.mosaic.gradient_tiles import balanced_space
+from pallas_kernels.mosaic.support import SIDES
 from pallas_kernels.mosaic.warpgroup import Table
 
 GRID = (6, 5)
@@ -62,6 +65,13 @@ def test_groups_have_every_kept_block_once_and_like_lengths(by_rows, n_together)
                     group.line, jnp.int32(entry - first), jnp.int32(after - first)
                 )
                 assert int(own) == number
+
+
+def test_the_sums_of_as_many_shares_as_a_group_may_have_are_added_by_one_kernel():
+    for block in itertools.product(SIDES, SIDES):
+        layer = SparseLayer((256, 512), block, 2, -1, "bfloat16")
+        assert not list(balanced_space(layer)) or fits(MOST_SHARES, layer)
+    assert list(balanced_space(SparseLayer((256, 512), (64, 64), 2, -1, "bfloat16")))
 
 
 @pytest.mark.parametrize("n_steps", [1, 2, 9, 40])
