@@ -18,6 +18,7 @@ from pallas_kernels.lists import KeptBlocks, listed
 from pallas_kernels.mosaic import gradient_sum, launch, warpgroup
 from pallas_kernels.mosaic.balanced_program import Bias, Program
 from pallas_kernels.mosaic.balanced_shares import Plan, plan_of, shares_of, table_of
+from pallas_kernels.mosaic.balanced_tasks import Columns, Tasks
 from pallas_kernels.mosaic.gradient_operands import (
     Cut,
     Operands,
@@ -158,19 +159,16 @@ def _kernel(
 ) -> None:
     table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
     *given, dw = rest if ones is None else rest[:-1]
-    bias = None
+    bias = columns = None
     if ones is not None:
-        first, lines, order, of_ones = given
-        bias = Bias(
-            of_ones, ones, ready, table(first), table(lines), table(order), rest[-1], n_shares
-        )
+        *lists, of_ones = given
+        columns = Columns(*map(table, lists))
+        bias = Bias(of_ones, ones, ready, rest[-1], columns.order.size, n_shares)
+    number = jax.lax.axis_index(launch.X)
+    shares = shares_of(plan, table(before))
     program = Program(
         operands=Operands(cut, Ring(own, shared, full, free), own_operand, shared_operand),
-        by_rows=by_rows,
-        shares=shares_of(plan, table(before)),
-        number=jax.lax.axis_index(launch.X),
-        start=table(start),
-        across=table(across),
+        tasks=Tasks(shares, number, by_rows, table(start), table(across), columns),
         dw=dw,
         n_kept=layer.n_kept,
         bias=bias,

@@ -1,12 +1,12 @@
 """One program of `dW = (x^T dy) * M`, and of db, on Hopper, where all have as many steps.
 
-A program computes parts of some groups of kept blocks, one after the other (`balanced_shares.py`).
+A program computes parts of some groups of kept blocks, one after the other (`balanced_tasks.py`).
 One warpgroup starts the copies of both operands into a ring of buffers, and runs ahead into the
 next group while the others, 64 rows of the result each, write the sums of theirs.
 
-Tensor cores add up db: dy is the right operand of every product, and where a block is the first
-kept one of its column, a second product multiplies it with ones. A column without a kept block is a
-group of its own. It is multiplied with x as well, which nobody needs: such columns are few.
+Tensor cores add up db: dy is the right operand of every product, and where db of a column belongs
+to a block a second product multiplies it with ones. That of a column without a kept block is
+multiplied with x as well, which nobody needs: such columns are few.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
 from pallas_kernels.mosaic import warpgroup
-from pallas_kernels.mosaic.balanced_shares import Part, Shares
-from pallas_kernels.mosaic.gradient_operands import Group, Operands
+from pallas_kernels.mosaic.balanced_tasks import Task, Tasks
+from pallas_kernels.mosaic.gradient_operands import Operands
 from pallas_kernels.mosaic.gradient_tiles import ROWS
 
 
@@ -31,38 +31,17 @@ class Bias(NamedTuple):
       ones: `[64, depth]`, in global memory: a row of ones above zeros.
       left: that in shared memory.
       ready: the barrier that opens when it is there.
-      start: of each block column, its first entry in the lists by columns.
-      across: of each of these entries, its block row.
-      order: the block columns, those without a kept block last.
-      db: the sums of all shares, `[n_shares * n_columns * 64, features]`: of 64
-        rows the first.
+      db: the sums of all shares, `[n_shares * n_columns * 64, features]`: of 64 rows the first.
+      n_columns: block columns.
       n_shares: by how many programs a group is shared at most.
     """
 
     ones: Any
     left: Any
     ready: Any
-    start: warpgroup.Table
-    across: warpgroup.Table
-    order: warpgroup.Table
     db: Any
+    n_columns: int
     n_shares: int
-
-
-class Task(NamedTuple):
-    """A part of a group, and what it is about.
-
-    Attributes:
-      part: which steps of which group.
-      group: its kept blocks; none of a column without any.
-      is_column: whether it is such a column.
-      column: which one.
-    """
-
-    part: Part
-    group: Group
-    is_column: Bool[Array, ""]
-    column: Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,57 +50,37 @@ class Program:
 
     Attributes:
       operands: what is multiplied.
-      by_rows: whether lines are block rows, not block columns.
-      shares: what each program computes.
-      number: which program.
-      start: of each line, its first entry in the lists of kept blocks.
-      across: of each entry, where in its line the block lies.
+      tasks: what is computed.
       dw: the sums of all shares, entry by entry, one below the other.
       n_kept: how many entries there are.
       bias: what db takes, or None.
     """
 
     operands: Operands
-    by_rows: bool
-    shares: Shares
-    number: Array
-    start: warpgroup.Table
-    across: warpgroup.Table
+    tasks: Tasks
     dw: Any
     n_kept: int
     bias: Bias | None
-
-    def task(self, turn: Array) -> Task:
-        """A part of this program."""
-        part = self.shares.part(self.number, turn)
-        number = part.group - self.shares.n_groups
-        is_column = number >= 0
-        group = self.shares.find(jnp.where(is_column, 0, part.group), self.start)
-        if self.bias is None:
-            return Task(part, group, is_column, jnp.int32(0))
-        last = jnp.int32(self.bias.order.size - 1)
-        column = self.bias.order.read(last - jnp.maximum(number, 0))
-        # It has a block that is loaded but none that is written, and by columns it is a line.
-        line = group.line if self.by_rows else jnp.where(is_column, column, group.line)
-        length = jnp.where(is_column, 0, group.length)
-        return Task(part, Group(line, group.entry, length), is_column, column)
 
     def copy(self) -> None:
         """What the copying warpgroup does."""
         if self.bias is not None:
             warpgroup.fetch(self.bias.ones, self.bias.left, self.bias.ready.at[0])
 
-        def of_part(turn: Array, use: Array) -> Array:
-            task = self.task(turn)
+        def of_task(turn: Array, use: Array) -> Array:
+            task = self.tasks.task(turn)
             first, last = task.part.first, task.part.last
+            # Read before the loop, not in each of its steps.
+            n_together = self.operands.cut.n_together
+            blocks = [self.tasks.block(task, index) for index in range(n_together)]
 
             def of_step(step: Array, _: None) -> None:
-                self._fetch(task, step, use + step - first)
+                self._fetch(task, blocks, step, use + step - first)
 
             jax.lax.fori_loop(first, last, of_step, None)
             return use + last - first
 
-        n_uses = jax.lax.fori_loop(0, self.shares.n_parts(self.number), of_part, jnp.int32(0))
+        n_uses = jax.lax.fori_loop(0, self.tasks.n_tasks(), of_task, jnp.int32(0))
         # A barrier ends in a phase that whoever waits for it has seen.
         for more in range(self.operands.cut.stages):
             self._free_slot(n_uses + more)
@@ -140,40 +99,35 @@ class Program:
 
         return slot
 
-    def _fetch(self, task: Task, step: Array, use: Array) -> None:
+    def _fetch(self, task: Task, blocks: list[Array], step: Array, use: Array) -> None:
         """Starts the copies of a step, once its buffers are free."""
-        slot, group = self._free_slot(use), task.group
+        slot = self._free_slot(use)
         full = self.operands.ring.full.at[slot]
-        for i in range(self.operands.cut.n_together):
-            is_there = (i < group.length) | (task.is_column & (i == 0))
-
-            @pl.when(is_there)
-            def _fetch(i: int = i) -> None:
-                block = self.across.read(group.entry + i)
-                if self.by_rows:
-                    block = jnp.where(task.is_column, task.column, block)
-                self.operands.fetch_own(step, slot, i, block)
-
+        for index, block in enumerate(blocks):
+            is_there = self.tasks.has_block(task, index)
+            fetch = functools.partial(self.operands.fetch_own, step, slot, index, block)
+            pl.when(is_there)(fetch)
             # The barrier counts every block, whether the group has it or not.
-            pl.when(~is_there)(functools.partial(warpgroup.arrive, full))
-        self.operands.fetch_shared(step, slot, group.line)
+            pl.when(jnp.logical_not(is_there))(functools.partial(warpgroup.arrive, full))
+        self.operands.fetch_shared(step, slot, task.group.line)
 
     def multiply(self, thread: Array) -> None:
         """What a multiplying warpgroup does with its 64 rows of each group."""
         if self.bias is not None:
             warpgroup.wait(self.bias.ready.at[0])
 
-        def of_part(turn: Array, use: Array) -> Array:
-            task = self.task(turn)
+        def of_task(turn: Array, use: Array) -> Array:
+            task = self.tasks.task(turn)
             self._compute(task, thread, use)
             return use + task.part.last - task.part.first
 
-        jax.lax.fori_loop(0, self.shares.n_parts(self.number), of_part, jnp.int32(0))
+        jax.lax.fori_loop(0, self.tasks.n_tasks(), of_task, jnp.int32(0))
 
     def _compute(self, task: Task, thread: Array, use: Array) -> None:
         """Computes a warpgroup's rows of a part of a group, from the ring's `use`th use on."""
         shape = ROWS, self.operands.cut.shape.width
-        has_rows = self._place_of(thread)[0] < task.group.length
+        block, inside = self._place_of(thread)
+        has_rows = block < task.group.length
 
         def compute(*totals: Any) -> None:
             self._add(task, thread, use, totals)
@@ -183,7 +137,7 @@ class Program:
 
         with_bias = False
         if self.bias is not None:
-            with_bias = self._adds_bias(task, thread)
+            with_bias = self.tasks.adds_bias(task, block) & (inside == 0)
 
             @pl.when(with_bias)
             def _both() -> None:
@@ -209,28 +163,6 @@ class Program:
         """Which block of a group a warpgroup has rows of, and the first of these rows."""
         height = jnp.int32(self.operands.cut.shape.height)
         return jax.lax.div(thread * ROWS, height), jax.lax.rem(thread * ROWS, height)
-
-    def _column_of(self, task: Task, thread: Array) -> Array:
-        """The block column of a warpgroup's block."""
-        if not self.by_rows:
-            return task.group.line
-        entry = task.group.entry + self._place_of(thread)[0]
-        own = self.across.read(jnp.minimum(entry, self.n_kept - 1))
-        return jnp.where(task.is_column, task.column, own)
-
-    def _adds_bias(self, task: Task, thread: Array) -> Bool[Array, ""]:
-        """Whether a warpgroup adds up db of its block's column: one does for each column."""
-        assert self.bias is not None
-        block, inside = self._place_of(thread)
-        if self.by_rows:
-            first = self.bias.start.read(self._column_of(task, thread))
-            row = self.bias.across.read(jnp.minimum(first, self.n_kept - 1))
-            is_first = (block < task.group.length) & (row == task.group.line)
-            is_own = is_first | (task.is_column & (block == 0))
-        else:
-            is_first = task.group.entry == self.start.read(task.group.line)
-            is_own = (is_first | task.is_column) & (block == 0)
-        return is_own & (inside == 0)
 
     def _add(self, task: Task, thread: Array, use: Array, totals: tuple[Any, ...]) -> None:
         """Adds the products of a part, the second one with ones."""
@@ -268,14 +200,15 @@ class Program:
     def _write_bias(self, value: Array, task: Task, thread: Array) -> None:
         """Writes db of a column; who has its last steps, zeros for shares that there are not."""
         assert self.bias is not None
-        bias, part, column = self.bias, task.part, self._column_of(task, thread)
+        bias, part = self.bias, task.part
+        column = self.tasks.column(task, self._place_of(thread)[0])
 
         def write(value: Array, share: Any) -> None:
-            row = (share * bias.order.size + column) * ROWS
+            row = (share * bias.n_columns + column) * ROWS
             warpgroup.put(value, bias.db.at[pl.ds(row, ROWS)])
 
         write(value, part.share)
-        is_end = part.last == self.shares.plan.n_steps
+        is_end = part.last == self.tasks.shares.plan.n_steps
         for share in range(1, bias.n_shares):
             clear = functools.partial(write, jnp.zeros_like(value), share)
             pl.when(is_end & (part.share < share))(clear)

@@ -1,0 +1,57 @@
+"""What the programs of a balanced gradient compute."""
+
+from collections import Counter
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.lists import list_alike
+from pallas_kernels.mosaic.balanced_shares import Plan, shares_of, table_of
+from pallas_kernels.mosaic.balanced_tasks import Columns, Tasks
+from pallas_kernels.mosaic.warpgroup import Table
+
+GRID = (4, 5)
+"""Of blocks: the second row has none, nor have two columns."""
+IDS = np.asarray([0, 2, 3, 10, 12, 13, 17], np.int32)
+N_STEPS = 5
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize("n_together", [1, 2])
+@pytest.mark.parametrize("n_programs", [1, 4])
+def test_every_step_of_every_block_and_column_is_computed_once(by_rows, n_together, n_programs):
+    blocks = list_alike(jnp.asarray(IDS[None]), GRID)[0]
+    lists, columns = blocks.rows if by_rows else blocks.columns, blocks.columns
+    which = jnp.int32(0)
+    start, across = Table(lists.start, which), Table(lists.across, which)
+    of_bias = Columns(*(Table(a, which) for a in (columns.start, columns.across, columns.order)))
+    table = table_of(blocks, n_together, by_rows=by_rows, with_bias=True)
+    shares = shares_of(
+        Plan(N_STEPS, n_programs, GRID[not by_rows], n_together), Table(table, which)
+    )
+    kept: Counter[tuple[int, int, int]] = Counter()
+    biases: Counter[tuple[int, int]] = Counter()
+    for program in range(n_programs):
+        tasks = Tasks(shares, jnp.int32(program), by_rows, start, across, of_bias)
+        for turn in range(int(tasks.n_tasks())):
+            task = tasks.task(jnp.int32(turn))
+            steps = range(int(task.part.first), int(task.part.last))
+            for index in map(jnp.int32, range(n_together)):
+                is_kept = bool(index < task.group.length)
+                assert bool(tasks.has_block(task, int(index))) or not is_kept
+                place = int(tasks.block(task, index)), int(task.group.line)
+                if is_kept:
+                    row, column = place[::-1] if by_rows else place
+                    assert int(tasks.column(task, index)) == column
+                    kept.update((row, column, step) for step in steps)
+                if tasks.adds_bias(task, index):
+                    # It is multiplied with what is loaded: dy of this column.
+                    assert tasks.has_block(task, int(index))
+                    column = place[0] if by_rows else place[1]
+                    assert int(tasks.column(task, index)) == column
+                    biases.update((column, step) for step in steps)
+    wanted = {(*divmod(int(i), GRID[1]), step) for i in IDS for step in range(N_STEPS)}
+    assert kept == dict.fromkeys(wanted, 1)
+    wanted = {(column, step) for column in range(GRID[1]) for step in range(N_STEPS)}
+    assert biases == dict.fromkeys(wanted, 1)
