@@ -30,7 +30,7 @@ from gpu.part import ending_parts, run_part
 from gpu.point_records import measure_points
 from gpu.points import N_FIRST, Point, all_points, tiny_points
 from gpu.report import write_report
-from gpu.steps import MODELS
+from gpu.step_models import MODELS
 from gpu.verdicts import compare_engines, verdict_against
 from pallas_kernels import Engine
 from sparsemlp import InputError

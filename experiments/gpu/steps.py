@@ -16,72 +16,27 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from benchmarks.residuals import saved_bytes
 from tuning.device_lock import Lock, device_lock, unlocked
-from tuning.device_timing import UNTUNED, WARM_SECONDS, Loop, compile_loops, time_loops
+from tuning.device_timing import UNTUNED, WARM_SECONDS, time_loops
 from tuning.kernel_problems import gpu_engines
 
+from gpu.step_models import MODELS, RATIO, fitting_batch, images_of, loss_of, needed_bytes
+from gpu.step_selection import compile_selection, time_selection
 from pallas_kernels import ENGINES
-from sparsemlp import (
-    BlockMasking,
-    InputError,
-    ResMLP,
-    resmlp_b24,
-    resmlp_cifar10,
-    resmlp_imagenet,
-    resmlp_s12,
-    resmlp_s24,
-    select_masks,
-)
+from sparsemlp import BlockMasking, InputError, ResMLP
 from sparsemlp.errors import require_known
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, write_json
-from sparsemlp.mask_trees import flatten_masks, list_masks
-from sparsemlp.masks import BlockMask
 from sparsemlp.options import cli
 from sparsemlp.plan import Plan
-from sparsemlp.train.losses import cross_entropy
 
-RATIO = 0.8
 _TURN_SECONDS = 0.1
 """How long a turn takes at least."""
-
-
-def _tiny(**changes: Any) -> ResMLP:
-    return ResMLP(image_size=32, patch_size=8, dim=32, depth=1, expansion=2, **changes)
-
-
-class Case(NamedTuple):
-    """A model as it is timed.
-
-    Attributes:
-      make: makes the model.
-      batch: images in a step.
-      block: of the mask.
-      with_tokens: whether the token mixing, whose sides the block then divides, is masked beside
-        the channel mixing.
-    """
-
-    make: Callable[..., ResMLP]
-    batch: int
-    block: tuple[int, int]
-    with_tokens: bool
-
-
-MODELS = {
-    "resmlp_b24": Case(resmlp_b24, 64, (64, 64), with_tokens=False),
-    "resmlp_imagenet": Case(resmlp_imagenet, 256, (64, 64), with_tokens=True),
-    "resmlp_s24": Case(resmlp_s24, 256, (64, 64), with_tokens=False),
-    "resmlp_s12": Case(resmlp_s12, 256, (64, 64), with_tokens=False),
-    "resmlp_cifar10": Case(resmlp_cifar10, 128, (32, 32), with_tokens=True),
-    "tiny": Case(_tiny, 2, (32, 32), with_tokens=False),
-}
-"""By name, the ones that tell most first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +109,8 @@ def prepare_step(
     estimated = needed_bytes(model, batch)
     optimizer = optax.adamw(1e-3)
     n_steps = 1 if options.smoke else 5
-    make_images = _compiled(lambda: jax.random.normal(jax.random.key(0), _images(model, batch)))
-    image = jax.ShapeDtypeStruct(_images(model, 1), jnp.float32)
+    make_images = _compiled(lambda: jax.random.normal(jax.random.key(0), images_of(model, batch)))
+    image = jax.ShapeDtypeStruct(images_of(model, 1), jnp.float32)
 
     def begin(images: Any) -> tuple[Any, Any]:
         params = model.init(jax.random.key(1), images)["params"]
@@ -164,7 +119,7 @@ def prepare_step(
     make_state = _compiled(begin, image)
     shapes = jax.eval_shape(begin, image)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        selection = pool.submit(_compiled_selection, model, shapes[0], options.smoke)
+        selection = pool.submit(compile_selection, model, shapes[0], options.smoke)
         compiled = _compiled_steps(model, optimizer, batch, n_steps, lock)
 
     def measure() -> tuple[Record, Callable[[], Record] | None]:
@@ -205,7 +160,12 @@ def prepare_step(
             "planned_bytes": compiled.memory_analysis().temp_size_in_bytes,
             "allocator_peak_bytes": memory.get("peak_bytes_in_use"),
         }
-        return record, None if is_dense else lambda: _selection(selection, params, options)
+
+        def time_masks() -> Record:
+            compiled = selection.result()
+            return time_selection(compiled, params, options.rounds, is_trial=options.smoke)
+
+        return record, None if is_dense else time_masks
 
     return measure
 
@@ -242,93 +202,17 @@ def _lowered_steps(
     """What takes and returns parameters and state, and takes images; not compiled yet."""
 
     def step(params: Any, state: Any, images: Any) -> tuple[Any, Any]:
-        gradients = jax.grad(_loss(model))(params, images)
+        gradients = jax.grad(loss_of(model))(params, images)
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state
 
     def steps(given: tuple[Any, Any], images: Any) -> tuple[Any, Any]:
         return jax.lax.fori_loop(0, n_steps, lambda _, own: step(own[0], own[1], images), given)
 
-    images = jax.ShapeDtypeStruct(_images(model, batch), jnp.float32)
+    images = jax.ShapeDtypeStruct(images_of(model, batch), jnp.float32)
     params = jax.eval_shape(model.init, jax.random.key(1), images)["params"]
     given = (params, jax.eval_shape(optimizer.init, params))
     return jax.jit(steps, donate_argnums=0).lower(given, images)
-
-
-def fitting_batch(model: ResMLP, batch: int, limit: int | None) -> int:
-    """The largest batch of so many images, halved as often as the bytes of the device ask.
-
-    A quarter of them is left for what `needed_bytes` does not count.
-    """
-    while limit is not None and batch > 1 and needed_bytes(model, batch) > 0.75 * limit:
-        batch //= 2
-    return batch
-
-
-def needed_bytes(model: ResMLP, batch: int) -> int:
-    """What the forward pass keeps for the backward pass, parameters, gradients, AdamW's moments."""
-    images = jax.ShapeDtypeStruct(_images(model, batch), jnp.float32)
-    params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
-    n_params = sum(leaf.size for leaf in jax.tree.leaves(params))
-    return saved_bytes(_loss(model), params, images) + 5 * 4 * n_params
-
-
-def _compiled_selection(model: ResMLP, params: Any, is_trial: bool) -> tuple[Any, int, Any]:
-    """Programs that select all masks, and make the lists that kernels take of them.
-
-    Returns:
-      What selects from parameters; repetitions in a loop, and the loops.
-    """
-
-    def select(params: Any) -> Any:
-        masks = select_masks(params, model.plan, model.engine)
-        return [mask.kept for mask in flatten_masks(masks).values()]
-
-    masks = flatten_masks(
-        jax.eval_shape(lambda p: select_masks(p, model.plan, model.engine), params)
-    )
-
-    def lists(kept: Any) -> Any:
-        own = zip(masks.items(), kept, strict=True)
-        bare = {path: BlockMask(ids, mask.kernel_shape, mask.block) for (path, mask), ids in own}
-        return list(list_masks(bare, "mosaic").values())
-
-    if not masks:
-        return None, 0, {}
-    functions = {
-        "selection_ms": (select, (params,)),
-        "metadata_ms": (lists, (jax.eval_shape(select, params),)),
-    }
-    n_times = 1 if is_trial else 10
-    # Each has many kernels.
-    loops = compile_loops(functions, n_times, single=functions)
-    return _compiled(select, params), n_times, loops
-
-
-def _selection(compiled: Any, params: Any, options: Options) -> Record:
-    """Milliseconds of the selection of all masks, and of the lists that kernels make of them."""
-    select, n_times, loops = compiled.result()
-    operands = {"selection_ms": (params,), "metadata_ms": (select(params),)}
-    for name, loop in loops.items():
-        if isinstance(loop, Loop):
-            loop.operands = operands[name]
-    warm_seconds = 0.0 if options.smoke else WARM_SECONDS
-    timed, failed = time_loops(loops, n_times, options.rounds, warm_seconds)
-    return {name: 1e3 * found.median for name, found in timed.items()} | {"failed": failed}
-
-
-def _loss(model: ResMLP) -> Callable[[Any, Any], Any]:
-    def loss(params: Any, images: Any) -> Any:
-        masks = select_masks(params, model.plan, model.engine)
-        logits: Any = model.apply({"params": params, "masks": masks}, images, train=True)
-        targets = jax.nn.one_hot(jnp.zeros(len(logits), int), logits.shape[-1])
-        return jnp.mean(cross_entropy(logits, targets))
-
-    return loss
-
-
-def _images(model: ResMLP, batch: int) -> tuple[int, ...]:
-    return batch, model.image_size, model.image_size, model.channels
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A batch fits the memory before anything is allocated; unknown options are refused."""
+"""Training steps of contenders that can be compared; unknown options are refused."""
 
 import contextlib
 import json
@@ -10,19 +10,10 @@ from typing import Any
 
 import jax
 import pytest
+from gpu import step_models, step_selection
 from gpu import steps as gpu_steps
 
 from sparsemlp import ResMLP
-
-
-def test_a_batch_is_halved_until_it_fits():
-    model = gpu_steps.MODELS["tiny"].make()
-    needed = gpu_steps.needed_bytes(model, 8)
-    assert gpu_steps.needed_bytes(model, 4) < needed
-    assert gpu_steps.fitting_batch(model, 8, None) == 8
-    assert gpu_steps.fitting_batch(model, 8, int(needed / 0.75) + 8) == 8
-    assert gpu_steps.fitting_batch(model, 8, int(needed / 0.75) - 8) == 4
-    assert gpu_steps.fitting_batch(model, 8, 1) == 1
 
 
 def test_all_contenders_have_the_batch_that_fits_the_dense_model(monkeypatch, tmp_path: Path):
@@ -43,14 +34,6 @@ def test_all_contenders_have_the_batch_that_fits_the_dense_model(monkeypatch, tm
     assert step["ratio"] == gpu_steps.RATIO
 
 
-def test_the_published_models_are_masked_where_the_block_divides_them():
-    for name, case in gpu_steps.MODELS.items():
-        model, block = case.make(), case.block
-        tokens = (model.image_size // model.patch_size) ** 2
-        assert model.dim % block[0] == model.dim * model.expansion % block[0] == 0, name
-        assert not case.with_tokens or tokens % block[0] == 0, name
-
-
 def test_an_unknown_model_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path: Path):
     words = ["--model=vit", "--contender=dense", f"--out={tmp_path / 'x.json'}"]
     monkeypatch.setattr(sys, "argv", ["steps.py", *words])
@@ -61,7 +44,7 @@ def test_an_unknown_model_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_p
 def test_a_step_that_was_measured_stays_if_its_selection_fails(monkeypatch, tmp_path: Path):
     """And the engine that computes the step is the one that scores its blocks."""
     out, engines = tmp_path / "x.json", []
-    select = gpu_steps.select_masks
+    select = step_models.select_masks
 
     def record_engine(params, plan, engine):
         engines.append(engine)
@@ -70,11 +53,12 @@ def test_a_step_that_was_measured_stays_if_its_selection_fails(monkeypatch, tmp_
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(gpu_steps, "select_masks", record_engine)
+    for module in (step_models, step_selection):
+        monkeypatch.setattr(module, "select_masks", record_engine)
     words = ["--model=tiny", "--contender=reference", "--dtype=float32", "--rounds=1", "--smoke"]
     monkeypatch.setattr(sys, "argv", ["steps.py", *words, f"--out={out}"])
     with monkeypatch.context() as patch:
-        patch.setattr(gpu_steps, "compile_loops", fail)
+        patch.setattr(step_selection, "compile_loops", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             gpu_steps.main()
     step = json.loads(out.read_text())
