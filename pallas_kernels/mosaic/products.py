@@ -20,6 +20,7 @@ from pallas_kernels.mosaic.stream_tiles import (
     step_depth,
     with_hidden_units,
 )
+from pallas_kernels.mosaic.stream_walk import Walk
 from pallas_kernels.sparse_layer import SparseLayer
 
 
@@ -188,6 +189,9 @@ def _kernel(
     kernel: Any,
     *rest: Any,
     tiles: StreamTiles,
+    n_programs: int,
+    n_lines: int,
+    n_row_tiles: int,
     has_bias: bool,
     has_units: bool,
     left: Any,
@@ -203,19 +207,25 @@ def _kernel(
     before = given.pop(0) if has_units else None
     y, units = (*given, None)[:2]
     table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
-    program = Program(
-        tiles=tiles,
-        memory=Memory(left, right, staging, full, free, staged),
+    walk = Walk(
         start=table(start),
         order=table(order),
         across=table(across),
+        number=jax.lax.axis_index(launch.X),
+        n_programs=n_programs,
+        n_lines=n_lines,
+        n_row_tiles=n_row_tiles,
+    )
+    program = Program(
+        tiles=tiles,
+        memory=Memory(left, right, staging, full, free, staged),
+        walk=walk,
         x=x,
         kernel=kernel,
         bias=bias,
         y=y,
         before=before,
         units=units,
-        number=jax.lax.axis_index(launch.X),
         **cut,
     )
     launch.specialise(tiles.n_compute, program.copy, program.multiply)

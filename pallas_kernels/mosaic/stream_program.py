@@ -6,9 +6,6 @@ rows of the dense operand that meet it and the block itself come through a ring 
 warpgroup starts the copies, and runs ahead into the next tiles while the others, which multiply,
 write theirs. These may be two teams, with tiles in turn: one multiplies while the other writes.
 A block that is dropped is never loaded, nor are the rows that only it would meet.
-
-Tiles of the same rows follow each other, so that what they read of the dense operand stays in the
-second-level cache. Each rows' columns start with another one: a program has long and short ones.
 """
 
 import dataclasses
@@ -24,6 +21,7 @@ from pallas_kernels.gelu import gelu
 from pallas_kernels.mosaic import warpgroup
 from pallas_kernels.mosaic.product_tiles import ROWS
 from pallas_kernels.mosaic.stream_tiles import StreamTiles
+from pallas_kernels.mosaic.stream_walk import Tile, Walk
 
 
 class Memory(NamedTuple):
@@ -46,22 +44,6 @@ class Memory(NamedTuple):
     staged: Any
 
 
-class Tile(NamedTuple):
-    """A tile of the result.
-
-    Attributes:
-      above: how many tiles lie above it.
-      column: its block column.
-      first: the first entry of that in the lists of kept blocks.
-      last: the one behind its last.
-    """
-
-    above: Array
-    column: Array
-    first: Array
-    last: Array
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """A program, as each of its warpgroups knows it.
@@ -69,9 +51,7 @@ class Program:
     Attributes:
       tiles: how the product is cut.
       memory: what its warpgroups share.
-      start: of each block column, its first entry in the lists of kept blocks.
-      order: the columns, longest first.
-      across: of each entry, the block of contracted features.
+      walk: its tiles, one after the other.
       x: the dense operand, in global memory as all four.
       kernel: the block-sparse one.
       bias: added to the sums, or None.
@@ -79,10 +59,6 @@ class Program:
       before: hidden units before GELU, or None. Then the sums are the gradient after it, and the
         result that before it.
       units: hidden units after GELU, the second result then.
-      number: which program.
-      n_programs: of how many.
-      n_lines: block columns.
-      n_row_tiles: tiles above each other.
       width: features of a block of the result.
       depth: features of a block that are contracted.
       step: those of a step.
@@ -93,42 +69,19 @@ class Program:
 
     tiles: StreamTiles
     memory: Memory
-    start: warpgroup.Table
-    order: warpgroup.Table
-    across: warpgroup.Table
+    walk: Walk
     x: Any
     kernel: Any
     bias: Any
     y: Any
     before: Any
     units: Any
-    number: Array
-    n_programs: int
-    n_lines: int
-    n_row_tiles: int
     width: int
     depth: int
     step: int
     n_staged: int
     turned: bool
     with_gelu: bool
-
-    @property
-    def n_tiles(self) -> int:
-        """How many tiles all programs have."""
-        return self.n_lines * self.n_row_tiles
-
-    def n_turns(self) -> Array:
-        """How many tiles this program computes."""
-        return jax.lax.div(self.n_tiles - self.number + self.n_programs - 1, self.n_programs)
-
-    def tile(self, turn: Array) -> Tile:
-        """A tile of this program; behind its last one any."""
-        index = jnp.minimum(self.number + turn * self.n_programs, self.n_tiles - 1)
-        above = jax.lax.div(index, jnp.int32(self.n_lines))
-        rank = jax.lax.rem(index + above, jnp.int32(self.n_lines))
-        column = self.order.read(rank)
-        return Tile(above, column, self.start.read(column), self.start.read(column + 1))
 
     def slot(self, step: Array) -> Array:
         """The buffers of a step."""
@@ -149,12 +102,12 @@ class Program:
             step, tile, block = state
             team = self.team(turn)
             # The next one is looked up here already: its way to memory overlaps with this one's.
-            following = self.tile(turn + 1)
-            first_block = self._block(following.first)
+            following = self.walk.tile(turn + 1)
+            first_block = self.walk.block(following.first)
 
             def of_block(entry: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
                 step, block = state
-                next_block = self._block(entry + 1)
+                next_block = self.walk.block(entry + 1)
                 for part in range(self.depth // self.step):
                     self._fetch(tile, team, block, part, step + part)
                 return step + self.depth // self.step, next_block
@@ -162,16 +115,12 @@ class Program:
             step, _ = jax.lax.fori_loop(tile.first, tile.last, of_block, (step, block))
             return step, following, first_block
 
-        tile = self.tile(jnp.int32(0))
-        state = jnp.int32(0), tile, self._block(tile.first)
-        n_steps, *_ = jax.lax.fori_loop(0, self.n_turns(), of_tile, state)
+        tile = self.walk.tile(jnp.int32(0))
+        state = jnp.int32(0), tile, self.walk.block(tile.first)
+        n_steps, *_ = jax.lax.fori_loop(0, self.walk.n_turns(), of_tile, state)
         # A barrier ends in a phase that whoever waits for it has seen.
         for more in range(self.tiles.stages):
             self._free_slot(n_steps + more)
-
-    def _block(self, entry: Array) -> Array:
-        """The block of contracted features of an entry; behind the last one that of the last."""
-        return self.across.read(jnp.minimum(entry, self.across.size - 1))
 
     def _free_slot(self, step: Array) -> Array:
         """Waits until the buffers of a step are free.
@@ -205,7 +154,7 @@ class Program:
 
         def of_tile(turn: Array, state: tuple[Array, Tile]) -> Any:
             step, tile = state
-            following = self.tile(turn + 1)
+            following = self.walk.tile(turn + 1)
             compute = functools.partial(self._compute, thread, team, place, tile, step)
             if self.tiles.teams == 1:
                 compute()
@@ -213,8 +162,8 @@ class Program:
                 pl.when(self.team(turn) == team)(compute)
             return step + (tile.last - tile.first) * (self.depth // self.step), following
 
-        state = jnp.int32(0), self.tile(jnp.int32(0))
-        jax.lax.fori_loop(0, self.n_turns(), of_tile, state)
+        state = jnp.int32(0), self.walk.tile(jnp.int32(0))
+        jax.lax.fori_loop(0, self.walk.n_turns(), of_tile, state)
         warpgroup.finish_writes()
 
     def _compute(self, thread: Array, team: Array, place: Array, tile: Tile, step: Array) -> None:

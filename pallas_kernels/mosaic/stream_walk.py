@@ -1,0 +1,74 @@
+"""Which tiles a program of a streamed product computes, and in which order.
+
+Tiles of the same rows follow each other, so that what they read of the dense operand stays in the
+second-level cache. Each rows' columns start with another one: a program has long and short ones.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from pallas_kernels.mosaic.warpgroup import Table
+
+
+class Tile(NamedTuple):
+    """A tile of the result.
+
+    Attributes:
+      above: how many tiles lie above it.
+      column: its block column.
+      first: the first entry of that in the lists of kept blocks.
+      last: the one behind its last.
+    """
+
+    above: Array
+    column: Array
+    first: Array
+    last: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Walk:
+    """The tiles of a program.
+
+    Attributes:
+      start: of each block column, its first entry in the lists of kept blocks.
+      order: the columns, longest first.
+      across: of each entry, the block of contracted features.
+      number: which program.
+      n_programs: of how many.
+      n_lines: block columns.
+      n_row_tiles: tiles above each other.
+    """
+
+    start: Table
+    order: Table
+    across: Table
+    number: Array
+    n_programs: int
+    n_lines: int
+    n_row_tiles: int
+
+    @property
+    def n_tiles(self) -> int:
+        """How many tiles all programs have."""
+        return self.n_lines * self.n_row_tiles
+
+    def n_turns(self) -> Array:
+        """How many tiles this program computes."""
+        return jax.lax.div(self.n_tiles - self.number + self.n_programs - 1, self.n_programs)
+
+    def tile(self, turn: Array) -> Tile:
+        """A tile of this program; behind its last one any."""
+        index = jnp.minimum(self.number + turn * self.n_programs, self.n_tiles - 1)
+        above = jax.lax.div(index, jnp.int32(self.n_lines))
+        rank = jax.lax.rem(index + above, jnp.int32(self.n_lines))
+        column = self.order.read(rank)
+        return Tile(above, column, self.start.read(column), self.start.read(column + 1))
+
+    def block(self, entry: Array) -> Array:
+        """The block of contracted features of an entry; behind the last one that of the last."""
+        return self.across.read(jnp.minimum(entry, self.across.size - 1))
