@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gpu import point_records as gpu_point_records
+from gpu import point_workers
 from gpu.budget import Budget
 from gpu.point_records import left_out, measure_points
 from gpu.points import Point
@@ -52,7 +52,7 @@ def test_what_breaks_is_written_down_and_the_same_call_goes_on_without(tmp_path,
             tmp_path, POINTS, ENGINES, [], ceilings, budget, status, rounds=1, is_trial=True
         )
 
-    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    monkeypatch.setattr(point_workers, "measure_point", measure_point)
     with pytest.raises(WorkLostError, match="again"):
         go_on()
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_a_point_is_measured_again_once_who_was_left_out_has_been_compared(tmp_p
         measure_points(tmp_path, POINTS[:1], ENGINES, verdicts, *rest, rounds=1, is_trial=True)
         return latest(History(tmp_path / "products.jsonl").read())
 
-    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    monkeypatch.setattr(point_workers, "measure_point", measure_point)
     (record,) = measure("not compared: no time was left")
     assert "no time was left" in record["failed"]["bad"]
     for wrong in ("not compared: it took longer", "", "is off"):
@@ -100,7 +100,7 @@ def test_what_was_at_work_when_two_processes_died_is_left_out(tmp_path, monkeypa
         assert list(engines) == (["good"] if point == POINTS[0] else ["good", "bad"])
         return {"key": str(point), "phases": {}, "failed": {}}
 
-    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    monkeypatch.setattr(point_workers, "measure_point", measure_point)
     # The process before may have been killed from outside; now it is the second one.
     (tmp_path / "points.at_work.once").write_text(json.dumps([str(POINTS[0]), "bad"]))
     AtWork(tmp_path / "points.at_work").begin(str(POINTS[0]), "bad")
@@ -115,7 +115,7 @@ def test_what_was_at_work_when_two_processes_died_is_left_out(tmp_path, monkeypa
 
 def test_a_point_that_breaks_without_an_engine_is_passed_over(tmp_path, monkeypatch):
     History(tmp_path / "broken.jsonl").append(broken("dense", POINTS[0])[0])
-    monkeypatch.setattr(gpu_point_records, "measure_point", None)
+    monkeypatch.setattr(point_workers, "measure_point", None)
     status = SimpleNamespace(update=lambda _: None)
     ceilings, budget = Ceilings(1e12, {}), Budget(1.0)
     measure_points(
@@ -126,7 +126,7 @@ def test_a_point_that_breaks_without_an_engine_is_passed_over(tmp_path, monkeypa
 
 
 def test_points_leave_time_to_what_comes_after_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_point_records, "measure_point", None)
+    monkeypatch.setattr(point_workers, "measure_point", None)
     status = SimpleNamespace(update=lambda _: None)
     budget, rest = Budget(1.0), {"rounds": 1, "is_trial": True, "until": 0.0}
     measure_points(tmp_path, POINTS, ENGINES, [], Ceilings(1e12, {}), budget, status, **rest)
@@ -138,41 +138,12 @@ def test_what_was_timed_stays_when_a_later_try_breaks_without_an_engine(tmp_path
     timed = {"key": str(POINTS[0]), "phases": {"forward": {}}, "failed": {"bad": wrong}}
     History(tmp_path / "products.jsonl").append(timed)
     History(tmp_path / "broken.jsonl").append(broken("loop", POINTS[0])[0])
-    monkeypatch.setattr(gpu_point_records, "measure_point", None)
+    monkeypatch.setattr(point_workers, "measure_point", None)
     rest = Ceilings(1e12, {}), Budget(1.0), SimpleNamespace(update=lambda _: None)
     measure_points(tmp_path, POINTS[:1], ENGINES, [], *rest, rounds=1, is_trial=True)
     (record,) = latest(History(tmp_path / "products.jsonl").read())
     assert record["phases"] == {"forward": {}}
     assert record["failed"] == {"loop": "an illegal address"}
-
-
-def test_what_workers_die_of_is_left_out_and_the_others_are_measured(tmp_path, monkeypatch):
-    given = []
-
-    def run_in_workers(n: int, begin: Any, _: Any, *, next_task, told, done, died) -> None:
-        assert n == 2
-        while (task := next_task()) is not None:
-            point, out = task
-            given.append((point.ratio, set(out)))
-            if point == POINTS[0] and not out:
-                told(task, ("bad", "took longer than 15 s"))
-                died(1, task)
-            elif point == POINTS[1] and not out:
-                AtWork(tmp_path / "points.at_work.0").begin(str(point), "good")
-                died(0, task)
-            else:
-                done(task, {"key": str(point), "phases": {}, "failed": out})
-
-    monkeypatch.setattr(gpu_point_records, "run_in_workers", run_in_workers)
-    rest = Ceilings(1e12, {}), Budget(1.0), SimpleNamespace(update=lambda _: None)
-    for _ in range(2):
-        measure_points(tmp_path, POINTS, ENGINES, [], *rest, rounds=1, is_trial=True, n_workers=2)
-    assert given == [(0.5, set()), (0.5, {"bad"}), (0.25, set()), (0.25, set()), (0.25, {"good"})]
-    records = History(tmp_path / "products.jsonl").read()
-    assert [record["failed"] for record in records] == [
-        {"bad": "took longer than 15 s"},
-        {"good": "ended the process while it ran, twice"},
-    ]
 
 
 def test_an_engine_that_comes_late_is_timed_once(tmp_path, monkeypatch):
@@ -182,7 +153,7 @@ def test_an_engine_that_comes_late_is_timed_once(tmp_path, monkeypatch):
         timed.append(list(engines))
         return {"key": str(point), "phases": {}, "failed": {}}
 
-    monkeypatch.setattr(gpu_point_records, "measure_point", measure_point)
+    monkeypatch.setattr(point_workers, "measure_point", measure_point)
     rest = Ceilings(1e12, {}), Budget(1.0), SimpleNamespace(update=lambda _: None)
     late: dict[str, Any] = {**ENGINES, "jax-triton": Reference()}
     for engines in (ENGINES, ENGINES, late, late, ENGINES):
