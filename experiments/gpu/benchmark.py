@@ -18,8 +18,8 @@ import jax
 import tyro
 from jax.extend.backend import clear_backends
 from rich.console import Console
+from tuning.ceilings import Ceilings, measured_ceilings
 from tuning.device_lock import device_lock
-from tuning.device_timing import Ceilings, measured_ceilings
 from tuning.kernel_problems import LAST, gpu_engines
 from tuning.watch import ended_by_sigterm
 from tuning.workers import cached_in, environment_with, usual_workers

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 from tuning.candidates import plain
-from tuning.device_timing import Ceilings
+from tuning.ceilings import Ceilings
 from tuning.kernel_problems import LAST, PRODUCTS
 from tuning.watch import ENDED, WorkLostError
 

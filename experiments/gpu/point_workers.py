@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 from tuning.candidates import plain
+from tuning.ceilings import Ceilings
 from tuning.device_lock import device_lock
-from tuning.device_timing import Ceilings
 from tuning.kernel_problems import gpu_engines
 from tuning.watch import ENDED, AtWork, WorkLostError, guard_for
 from tuning.workers import Result, Tell, keeps_much, run_in_workers

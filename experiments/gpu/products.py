@@ -6,16 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from tuning.candidates import plain
+from tuning.ceilings import Ceilings
+from tuning.compiled_loops import Loop, compile_loops, repetitions
 from tuning.device_lock import Lock, unlocked
-from tuning.device_timing import (
-    WARM_SECONDS,
-    Ceilings,
-    Loop,
-    Timed,
-    compile_loops,
-    repetitions,
-    time_loops,
-)
+from tuning.device_timing import WARM_SECONDS, Timed, time_loops
 from tuning.kernel_problems import kept_blocks, random_rows
 from tuning.watch import Guard, unguarded
 

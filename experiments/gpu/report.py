@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from tuning.device_timing import Ceilings, Timed
+from tuning.ceilings import Ceilings
+from tuning.device_timing import Timed
 
 from gpu.products import latest, numbers_of, point_of
 from gpu.summary import summary_rows

@@ -3,7 +3,8 @@
 from typing import Any
 
 import jax
-from tuning.device_timing import UNTUNED, WARM_SECONDS, Loop, compile_loops, time_loops
+from tuning.compiled_loops import UNTUNED, Loop, compile_loops
+from tuning.device_timing import WARM_SECONDS, time_loops
 
 from sparsemlp import ResMLP, select_masks
 from sparsemlp.files import Record

@@ -21,8 +21,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from tuning.compiled_loops import UNTUNED
 from tuning.device_lock import Lock, device_lock, unlocked
-from tuning.device_timing import UNTUNED, WARM_SECONDS, time_loops
+from tuning.device_timing import WARM_SECONDS, time_loops
 from tuning.kernel_problems import gpu_engines
 
 from gpu.step_models import MODELS, RATIO, fitting_batch, images_of, loss_of, needed_bytes

@@ -13,8 +13,9 @@ from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.lists import ListedBlocks
 from pallas_kernels.tuning import Problem, forced
 from sparsemlp.files import Record
+from tuning.compiled_loops import Loop, compile_loops, repetitions
 from tuning.device_lock import Lock, unlocked
-from tuning.device_timing import WARM_SECONDS, Loop, compile_loops, repetitions, time_loops
+from tuning.device_timing import WARM_SECONDS, time_loops
 from tuning.kernel_check import Wanted, expected_by, reason_wrong
 from tuning.kernel_problems import Work, planned_work
 from tuning.watch import Guard, reason_of, require_device, unguarded

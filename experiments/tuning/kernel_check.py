@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pallas_kernels import Reference
-from tuning.device_timing import UNTUNED
+from tuning.compiled_loops import UNTUNED
 from tuning.kernel_problems import Work
 
 

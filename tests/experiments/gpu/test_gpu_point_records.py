@@ -10,7 +10,7 @@ from gpu.budget import Budget
 from gpu.point_records import left_out, measure_points
 from gpu.points import Point
 from gpu.products import latest
-from tuning.device_timing import Ceilings
+from tuning.ceilings import Ceilings
 from tuning.watch import AtWork, WorkLostError
 
 from pallas_kernels import Reference

@@ -6,7 +6,8 @@ import pytest
 from gpu.points import PHASES, Point, n_bytes, n_flops
 from gpu.products import measure_point, numbers_of, point_of
 from tuning.candidates import plain
-from tuning.device_timing import Ceilings, Timed
+from tuning.ceilings import Ceilings
+from tuning.device_timing import Timed
 
 from pallas_kernels import Reference
 

@@ -7,7 +7,7 @@ from gpu import point_workers
 from gpu.budget import Budget
 from gpu.point_records import measure_points
 from test_gpu_point_records import ENGINES, POINTS
-from tuning.device_timing import Ceilings
+from tuning.ceilings import Ceilings
 from tuning.watch import AtWork
 
 from sparsemlp.runs.history import History

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import pytest
-from tuning import candidates, device_timing, kernel_problems
+from tuning import candidates, compiled_loops, kernel_problems
 from tuning.candidates import key_of, measure, plain
-from tuning.device_timing import Loop, Timed
+from tuning.compiled_loops import Loop
+from tuning.device_timing import Timed
 from tuning.kernel_problems import layer_of, problem_of
 from tuning.watch import WorkLostError
 
@@ -107,7 +108,7 @@ def test_a_configuration_is_watched_and_the_one_that_breaks_the_device_is_named(
 
     def compile_loops(*arguments: Any) -> Any:
         shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-        loops = device_timing.compile_loops(*arguments)
+        loops = compiled_loops.compile_loops(*arguments)
         return loops | ({SIZES[2]: Loop(broken, (), shape, {})} if SIZES[2] in loops else {})
 
     monkeypatch.setattr(candidates, "compile_loops", compile_loops)

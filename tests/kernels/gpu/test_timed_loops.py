@@ -11,7 +11,7 @@ from gpu.products import dense_phase, engine_phase
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 from machine_code import TARGETS, missing
-from tuning.device_timing import N_COPIES, UNTUNED, looped
+from tuning.compiled_loops import N_COPIES, UNTUNED, looped
 
 from pallas_kernels import Mosaic, Reference, SparseLayer, Triton, tuning
 from pallas_kernels.mosaic.gradient_cost import by_cost
