@@ -66,16 +66,7 @@ def parameter_gradients(
     *,
     interpret: bool,
 ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
-    """`dW` as above, and `db`, dy summed over its rows: float32 would be cut to TF32 before.
-
-    Args:
-      x: `[rows, in]`.
-      dy: `[rows, out]`.
-      kept: the kept blocks.
-      layer: the layer, without regard to its axis.
-      tiles: how the product is cut, one of those that are balanced.
-      interpret: whether the kernel is interpreted.
-    """
+    """`dW` as `kernel_gradient`, and `db`, dy summed over its rows: float32 as TF32."""
     dw, sums = _gradients(x, dy, kept, layer, tiles, with_bias=True, interpret=interpret)
     assert sums is not None
     return dw, jnp.sum(sums, axis=0).reshape(-1).astype(dy.dtype)
