@@ -15,6 +15,11 @@ from sparsemlp.masks import BlockMask
 def compile_selection(model: ResMLP, params: Any, is_trial: bool) -> tuple[Any, int, Any]:
     """Programs that select all masks, and make the lists that kernels take of them.
 
+    Args:
+      model: whose plan it is.
+      params: of the model, or their shapes.
+      is_trial: whether nothing is measured.
+
     Returns:
       What selects from parameters; repetitions in a loop, and the loops.
     """

@@ -10,7 +10,7 @@ What depends on the mask is found in a table that XLA makes in one kernel, `tabl
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -157,7 +157,7 @@ class Shares(NamedTuple):
         """
         low, high = jnp.int32(0), jnp.int32(self.plan.n_lines)
         for _ in range((self.plan.n_lines - 1).bit_length()):
-            middle = _halved(low + high)
+            middle = jax.lax.div(low + high, jnp.int32(2))
             is_low = self.before.read(middle) <= number
             low, high = jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
         first, length = start.read(low), start.read(low + 1) - start.read(low)
@@ -199,7 +199,3 @@ def shares_of(plan: Plan, before: Table) -> Shares:
     n_all = before.read(jnp.int32(plan.n_lines + 1)) * jnp.int32(plan.n_steps)
     each = jax.lax.div(n_all + (plan.n_programs - 1), jnp.int32(plan.n_programs))
     return Shares(plan, before, n_all, jnp.maximum(each, plan.fewest))
-
-
-def _halved(number: Any) -> Any:
-    return jax.lax.div(number, jnp.int32(2))

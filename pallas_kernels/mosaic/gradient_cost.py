@@ -66,11 +66,7 @@ def transposed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> i
 
 def summed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> int:
     """What the sums of all shares of the rows take, which are written, read again and added up."""
-    if tiles.balanced:
-        each = _balanced_steps(layer, n_rows, tiles)
-        n_shares = 1 + n_steps(n_rows, layer.dtype) / each
-    else:
-        n_shares, _ = _shares(layer, n_rows, tiles)
+    n_shares, *_ = _shares(layer, n_rows, tiles)
     return round(2 * n_shares * layer.n_kept * math.prod(layer.block) * _SUM_BYTES)
 
 
@@ -98,14 +94,8 @@ def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
     )
     loaded = loaded_bytes(layer, n_rows, tiles)
     loaded *= NARROW if _shape(layer, tiles).own < ROWS else 1.0
-    if tiles.balanced:
-        each = _balanced_steps(layer, n_rows, tiles)
-        n_programs = math.ceil(filled * n_steps(n_rows, layer.dtype) / each)
-        multiplied = in_waves(n_programs, 1, loaded, each * step)
-    else:
-        n_shares, per_share = _shares(layer, n_rows, tiles)
-        n_programs = max(1, round(n_shares * filled))
-        multiplied = in_waves(n_programs, 1, loaded, per_share * step)
+    _, n_programs, each = _shares(layer, n_rows, tiles)
+    multiplied = in_waves(n_programs, 1, loaded, each * step)
     by_xla = transposed_bytes(layer, n_rows, tiles) + summed_bytes(layer, n_rows, tiles)
     return multiplied + by_xla / MEMORY_BYTES
 
@@ -156,14 +146,13 @@ def _n_groups(layer: SparseLayer, tiles: GradientTiles) -> int:
     return n_groups_of(layer.n_kept, _shape(layer, tiles).n_lines, tiles.n_together)
 
 
-def _balanced_steps(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> int:
-    """Steps of a program where all have as many."""
-    plan = plan_of(layer, n_rows, tiles)
-    return max(plan.fewest, math.ceil(_n_filled(layer, tiles) * plan.n_steps / plan.n_programs))
-
-
-def _shares(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> tuple[int, int]:
-    """How many shares of the rows there are, and the most steps that one has."""
-    steps = n_steps(n_rows, layer.dtype)
-    per_share = tiles.per_share(steps, _n_groups(layer, tiles))
-    return pl.cdiv(steps, per_share), per_share
+def _shares(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> tuple[float, int, int]:
+    """How many programs share a group, how many there are, and the most steps that one has."""
+    steps, filled = n_steps(n_rows, layer.dtype), _n_filled(layer, tiles)
+    if tiles.balanced:
+        plan = plan_of(layer, n_rows, tiles)
+        each = max(plan.fewest, math.ceil(filled * steps / plan.n_programs))
+        return 1 + steps / each, math.ceil(filled * steps / each), each
+    each = tiles.per_share(steps, _n_groups(layer, tiles))
+    n_shares = pl.cdiv(steps, each)
+    return float(n_shares), max(1, round(n_shares * filled)), each

@@ -96,7 +96,7 @@ class GradientTiles:
       n_together: blocks of one line that a program computes.
       stages: buffers of the ring.
       programs: how many programs there are at most, where there are fewer groups of blocks; the
-        rows are shared out among them.
+        rows are shared out among them. If balanced, how many there are.
       by_rows: whether these are blocks of one block row, for which x is loaded once, not of one
         block column and dy.
       balanced: whether all programs have as many steps (`balanced_gradient.py`).

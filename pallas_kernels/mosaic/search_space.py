@@ -24,9 +24,8 @@ VERSION = 8
 def configurations(problem: Problem) -> list[Any]:
     """By their cost on paper, the heuristic's choice first; none where there is no choice.
 
-    Of the kernel's gradient the balanced ways follow that choice.
-
-    Of a pair the layer is the first one, and the second one its like back.
+    Of the kernel's gradient the balanced ways follow that choice. Of a pair the layer is
+    the first one, and the second one its like back.
     """
     n_blocks = math.prod(problem.kernel_shape) // math.prod(problem.block)
     n_kept = max(1, round(problem.density * n_blocks))
