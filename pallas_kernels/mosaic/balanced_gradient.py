@@ -94,6 +94,9 @@ def _gradients(
     n_sums = n_shares * layer.n_kept * cut.shape.height
     out = [jax.ShapeDtypeStruct((n_sums, cut.shape.width), jnp.float32)]
     scratch = rings(cut, layer.dtype)
+    if cut.shape.height < ROWS:
+        staging = cut.n_compute, ROWS, cut.shape.width
+        scratch["staging"] = launch.shared(staging, jnp.float32, min(32, cut.shape.width))
     if with_bias:
         # One row of them is enough, and a constant of ones alone XLA would make by a kernel.
         ones = np.zeros((ROWS, cut.depth), x.dtype)
@@ -145,6 +148,7 @@ def _kernel(
     shared: Any,
     full: Any,
     free: Any,
+    staging: Any = None,
     ones: Any = None,
     ready: Any = None,
 ) -> None:
@@ -162,6 +166,7 @@ def _kernel(
         tasks=Tasks(shares, number, by_rows, table(start), table(across), columns),
         dw=dw,
         n_kept=layer.n_kept,
+        staging=staging,
         bias=bias,
     )
     launch.specialise(cut.n_compute, program.copy, program.multiply)

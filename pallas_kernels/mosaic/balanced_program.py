@@ -53,6 +53,8 @@ class Program:
       tasks: what is computed.
       dw: the sums of all shares, entry by entry, one below the other.
       n_kept: how many entries there are.
+      staging: of every warpgroup its rows `[n_compute, 64, features]`, on their way out; None where
+        they are of one block, and are there if that is.
       bias: what db takes, or None.
     """
 
@@ -60,6 +62,7 @@ class Program:
     tasks: Tasks
     dw: Any
     n_kept: int
+    staging: Any
     bias: Bias | None
 
     def copy(self) -> None:
@@ -122,6 +125,8 @@ class Program:
             return use + task.part.last - task.part.first
 
         jax.lax.fori_loop(0, self.tasks.n_tasks(), of_task, jnp.int32(0))
+        if self.staging is not None:
+            warpgroup.finish_writes()
 
     def _compute(self, task: Task, thread: Array, use: Array) -> None:
         """Computes a warpgroup's rows of a part of a group, from the ring's `use`th use on."""
@@ -160,7 +165,7 @@ class Program:
             jax.lax.fori_loop(use, after, of_use, None)
 
     def _place_of(self, thread: Array) -> tuple[Array, Array]:
-        """Which block of a group a warpgroup has rows of, and the first of these rows."""
+        """The first block of a group that a warpgroup has rows of, and the first of these."""
         height = jnp.int32(self.operands.cut.shape.height)
         return jax.lax.div(thread * ROWS, height), jax.lax.rem(thread * ROWS, height)
 
@@ -191,11 +196,18 @@ class Program:
         free_before(after)
 
     def _write(self, total: Any, task: Task, thread: Array) -> None:
-        """Writes the sums of a warpgroup's rows of a block."""
+        """Writes the sums of a warpgroup's rows: of a block, or of those blocks that there are."""
         block, inside = self._place_of(thread)
-        entry = task.part.share * self.n_kept + task.group.entry + block
-        row = entry * self.operands.cut.shape.height + inside
-        warpgroup.put(total[...], self.dw.at[pl.ds(row, ROWS)])
+        height = self.operands.cut.shape.height
+        row = (task.part.share * self.n_kept + task.group.entry + block) * height + inside
+        if self.staging is None:
+            warpgroup.put(total[...], self.dw.at[pl.ds(row, ROWS)])
+            return
+        # Those of the part before may still be on their way out.
+        warpgroup.finish_writes()
+        n_blocks = task.group.length - block
+        staging = self.staging.at[thread]
+        warpgroup.write_blocks(total[...], staging, self.dw, row, height, n_blocks)
 
     def _write_bias(self, value: Array, task: Task, thread: Array) -> None:
         """Writes db of a column; who has its last steps, zeros for shares that there are not."""

@@ -1,16 +1,16 @@
 """dW from the sums of every share of the rows, in one pass that writes it as it lies in memory.
 
-A program writes 64 rows of at most 64 features of one block of dW, kept or dropped. What XLA makes
-of the same reads each number by itself.
+A program writes 64 rows of at most 64 features of dW: a part of one block, kept or dropped, or
+blocks that lie above each other. What XLA makes of the same reads each number by itself.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.lists import ListedBlocks
 from pallas_kernels.mosaic import launch, warpgroup
@@ -23,9 +23,10 @@ _MOST_BYTES = 128 << 10
 
 
 def fits(n_shares: int, layer: SparseLayer) -> bool:
-    """Whether blocks are whole tiles of rows, and the sums of all shares have room."""
+    """Whether blocks fill tiles of rows, and the sums of all shares have room."""
     rows, cols = layer.block
-    return cols % ROWS == 0 and n_shares * ROWS * min(rows, ROWS) * 4 <= _MOST_BYTES
+    fill = cols % ROWS == 0 or ROWS % cols == 0
+    return fill and n_shares * ROWS * min(rows, ROWS) * 4 <= _MOST_BYTES
 
 
 def sum_shares(
@@ -71,12 +72,12 @@ def sum_shares(
             *([] if balanced is None else [lists.start, balanced[1]]),
             parts,
         ],
-        grid=(n_in // ROWS * n_out // width,),
+        grid=(pl.cdiv(n_in, ROWS) * n_out // width,),
         out=jax.ShapeDtypeStruct(layer.kernel_shape, jnp.dtype(layer.dtype)),
         scratch={
             "sums": launch.shared((n_shares, ROWS, width), jnp.float32, min(32, width)),
             "staging": launch.shared((ROWS, width), layer.dtype, min(32, width)),
-            "full": launch.barriers(1, arrivals=n_shares),
+            "full": launch.barriers(1, arrivals=n_shares * max(1, ROWS // cols)),
         },
         n_warpgroups=1,
         interpret=interpret,
@@ -98,45 +99,73 @@ def _kernel(
     full: Any,
 ) -> None:
     (rows, cols), (down, across) = block, grid_shape
-    width = min(rows, ROWS)
+    width, height = min(rows, ROWS), min(cols, ROWS)
     *tables, parts, dw = rest
     of_kernel = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
-    table = of_kernel(before)
     index = jax.lax.axis_index(launch.X)
-    tall, wide = jnp.int32(cols // ROWS), jnp.int32(rows // width)
+    tall, wide = jnp.int32(cols // height), jnp.int32(rows // width)
     above, beside = _divided(index, across * wide)
-    (line, inside), (column, part) = _divided(above, tall), _divided(beside, wide)
-    number = line * across + column if by_rows else column * down + line
-    entry = table.read(number)
-    is_kept = table.read(number + 1) > entry
+    (first_line, inside), (column, part) = _divided(above, tall), _divided(beside, wide)
     destination = dw.at[pl.ds(above * ROWS, ROWS), pl.ds(beside * width, width)]
+    find = functools.partial(_find, table=of_kernel(before), down=down, across=across)
+    n_blocks = ROWS // height
+    found = [find(first_line * n_blocks + i, column, by_rows=by_rows) for i in range(n_blocks)]
+    is_whole = plan is None and n_blocks == 1
+    is_any_kept = functools.reduce(jnp.logical_or, (own.is_kept for own in found))
 
-    @pl.when(is_kept)
-    def _sum() -> None:
+    def fetch(own: _Block, above: int) -> None:
+        """Starts the copies of a block's sums; zeros of a share that it has not, or if dropped."""
         n_own: Any = n_shares
         if plan is not None:
             start, groups = map(of_kernel, tables)
-            own = line if by_rows else column
-            first, after = start.read(own), start.read(own + 1)
+            line = own.line if by_rows else column
+            first = start.read(line)
+            # That of a dropped block may have none.
+            length = jnp.maximum(start.read(line + 1) - first, 1)
             shares = shares_of(plan, groups)
-            n_own = shares.n_shares(shares.group_of(own, entry - first, after - first))
+            n_own = shares.n_shares(shares.group_of(line, own.entry - first, length))
         for share in range(n_shares):
             # Behind the last share of all lies nothing, of which zeros are loaded.
-            place = share if plan is None else jnp.where(share < n_own, share, n_shares)
-            first = ((place * n_kept + entry) * tall + inside) * ROWS
-            source = parts.at[pl.ds(first, ROWS), pl.ds(part * width, width)]
-            warpgroup.fetch(source, sums.at[share], full.at[0])
+            is_there = own.is_kept & (share < n_own)
+            place = share if is_whole else jnp.where(is_there, share, n_shares)
+            first = ((place * n_kept + own.entry) * tall + inside) * height
+            source = parts.at[pl.ds(first, height), pl.ds(part * width, width)]
+            warpgroup.fetch(source, sums.at[share, pl.ds(above, height)], full.at[0])
+
+    @pl.when(is_any_kept)
+    def _sum() -> None:
+        for i, own in enumerate(found):
+            fetch(own, i * height)
         warpgroup.wait(full.at[0])
         total = warpgroup.load_sums(sums.at[0])
         for share in range(1, n_shares):
             total = total + warpgroup.load_sums(sums.at[share])
         warpgroup.write(total, staging, destination)
 
-    @pl.when(~is_kept)
+    @pl.when(~is_any_kept)
     def _clear() -> None:
         warpgroup.write(jnp.zeros((ROWS, width), jnp.float32), staging, destination)
 
     warpgroup.finish_writes()
+
+
+class _Block(NamedTuple):
+    """A block of dW: its block row, its first entry in the lists, and whether it is kept."""
+
+    line: Array
+    entry: Array
+    is_kept: Bool[Array, ""]
+
+
+def _find(
+    line: Array, column: Array, table: warpgroup.Table, down: int, across: int, *, by_rows: bool
+) -> _Block:
+    """The block of a block row and column; a dropped one where there are not so many rows."""
+    is_there = line < down
+    line = jnp.minimum(line, down - 1)
+    number = line * across + column if by_rows else column * down + line
+    entry = table.read(number)
+    return _Block(line, entry, is_there & (table.read(number + 1) > entry))
 
 
 def _divided(number: Array, by: Array) -> tuple[Array, Array]:

@@ -130,12 +130,14 @@ def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
 
 
 def balanced_space(layer: SparseLayer) -> Iterator[GradientTiles]:
-    """The balanced ways: of blocks that fill the rows of a product, as they lie in dW."""
+    """The balanced ways, which compute blocks as they lie in dW."""
     for by_rows in orientations(layer):
         shape = shape_of(layer, by_rows=by_rows)
-        if shape.height % ROWS == 0 and not shape.is_turned:
+        if not shape.is_turned:
             for n in _together(shape):
-                stages = _stages(n, shape, ROWS * DEPTH_BYTES)
+                ones, staged = ROWS * DEPTH_BYTES, n * shape.height * (shape.height < ROWS)
+                staging = launch.panel_bytes((staged, shape.width), jnp.float32)
+                stages = _stages(n, shape, ones + staging)
                 # Sums of a block and those of db beside it.
                 registers = shape.width + _OTHER_REGISTERS
                 if stages and registers <= launch.registers(n * shape.height // ROWS):

@@ -29,6 +29,11 @@ CASES = [
     ((128, 64), "bfloat16", 200, 1, True, 2),
     ((64, 128), "bfloat16", 200, 1, True, 3),
     ((128, 128), "bfloat16", 300, 1, True, 4),
+    ((32, 32), "bfloat16", 300, 2, False, 3),
+    ((32, 32), "bfloat16", 300, 4, False, 4),
+    ((64, 32), "bfloat16", 200, 2, False, 3),
+    ((16, 16), "bfloat16", 200, 4, False, 3),
+    ((32, 32), "float32", 100, 2, False, 3),
 ]
 NAMES = "block", "dtype", "rows", "n_together", "by_rows", "programs"
 

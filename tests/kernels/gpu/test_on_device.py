@@ -121,8 +121,9 @@ def test_gradients_of_blocks_that_are_computed_together(n_together, by_rows):
     )
 
 
-@pytest.mark.parametrize("by_rows", [False, True], ids=["by columns", "by rows"])
-@pytest.mark.parametrize("side", [64, 128])
+@pytest.mark.parametrize(
+    ("side", "by_rows"), [(32, False), (64, False), (64, True), (128, False), (128, True)]
+)
 def test_gradients_by_programs_of_as_many_steps(side, by_rows):
     check_cuts(
         "kernel_gradient",
