@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import benchmark
 import jax
@@ -12,7 +11,6 @@ from gpu import benchmark as benchmark_gpu
 from gpu import figures as gpu_figures
 from gpu import report as gpu_report
 from gpu.benchmark import Gpu, measure_gpu
-from gpu.budget import Budget
 
 from sparsemlp import InputError
 from sparsemlp.runs.history import History
@@ -82,53 +80,6 @@ def test_a_second_run_measures_nothing_again(trial: Gpu, monkeypatch: pytest.Mon
     monkeypatch.setattr(benchmark_gpu, "measure_peers", lambda *_: None)
     measure_gpu(trial)
     assert {path: path.read_bytes() for path in trial.out.rglob("*.json*")} == before
-
-
-def test_results_of_another_device_are_not_mixed(trial: Gpu, tmp_path: Path):
-    device = json.loads((trial.out / "device.json").read_text()) | {"device": "abacus"}
-    (tmp_path / "device.json").write_text(json.dumps(device))
-    with pytest.raises(InputError, match="abacus"):
-        measure_gpu(Gpu(out=tmp_path, smoke=True))
-
-
-def test_results_of_other_code_are_not_mixed(trial: Gpu, tmp_path: Path, monkeypatch):
-    (tmp_path / "device.json").write_text((trial.out / "device.json").read_text())
-    monkeypatch.setattr(benchmark_gpu, "code_digest", lambda: "of a mended kernel")
-    with pytest.raises(InputError, match="this is of a mended kernel"):
-        measure_gpu(Gpu(out=tmp_path, smoke=True))
-
-
-def test_the_code_has_one_checksum_until_it_changes(monkeypatch, tmp_path):
-    assert benchmark_gpu.code_digest() == benchmark_gpu.code_digest()
-    before = benchmark_gpu.code_digest()
-    (tmp_path / "kernel.py").write_text("x = 1")
-    monkeypatch.setattr(benchmark_gpu.pallas_kernels, "__file__", str(tmp_path / "kernel.py"))
-    assert benchmark_gpu.code_digest() != before
-
-
-def test_a_step_is_left_out_whose_kernels_are_wrong():
-    about = {"engine": "triton", "kernel": "mlp", "block": "64x64", "dtype": "bfloat16"}
-    verdicts = [{"key": "triton mlp", **about, "wrong": "is off"}]
-    words = benchmark_gpu.step_commands(["triton"], verdicts, Gpu(out=Path("x")))
-    of_engine = [(w[0], w[2]) for w in words if w[1] == "--contender=triton"]
-    assert ("--model=resmlp_cifar10", "--dtype=bfloat16") in of_engine
-    assert ("--model=resmlp_b24", "--dtype=float32") in of_engine
-    assert ("--model=resmlp_b24", "--dtype=bfloat16") not in of_engine
-    assert ["--model=resmlp_b24", "--contender=dense", "--dtype=bfloat16"] in words
-
-
-def test_a_step_whose_process_fails_later_is_kept(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "steps" / "tiny_dense_float32.json"
-
-    def run_part(*_: object, **__: object) -> str:
-        path.write_text('{"step_ms": 1.0}')
-        return "exit -6"
-
-    monkeypatch.setattr(benchmark_gpu, "run_part", run_part)
-    words = ["--model=tiny", "--contender=dense", "--dtype=float32"]
-    benchmark_gpu.measure_step(tmp_path, words, Budget(1.0), Gpu(out=tmp_path))
-    assert json.loads(path.read_text()) == {"step_ms": 1.0}
-    assert "exit -6" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""The folder of a GPU benchmark's results: of one device, code and versions alone."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import jax
+from tuning.ceilings import measured_ceilings
+from tuning.device_lock import device_lock
+
+import pallas_kernels
+from sparsemlp import InputError
+from sparsemlp.files import Record, write_json
+from sparsemlp.runs.environment import describe_environment
+
+_CODE = ("*.py", "*.h", "tables/*.json")
+
+
+def code_digest() -> str:
+    """A checksum of the kernels and of what times them: numbers of other code are not mixed.
+
+    Nor are those of other tables, by which kernels are cut.
+    """
+    digest = hashlib.sha256()
+    for folder in (Path(pallas_kernels.__file__).parent, Path(__file__).parents[1]):
+        for path in sorted(p for kind in _CODE for p in folder.rglob(kind)):
+            digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def open_folder(folder: Path, *, is_trial: bool) -> Record:
+    """What the folder says of the device; measured and written if it is new.
+
+    Args:
+      folder: `--out` of the benchmark.
+      is_trial: whether nothing is measured.
+
+    Raises:
+      InputError: its results are of another device, of other code or versions, or of a trial.
+    """
+    path, environment = folder / "device.json", describe_environment()
+    own = {
+        "measured": not is_trial,
+        "device": environment["device"],
+        "versions": environment["versions"],
+        "code": code_digest(),
+    }
+    if path.exists():
+        device = json.loads(path.read_text())
+        for name, value in own.items():
+            if device.get(name) != value:
+                raise InputError(
+                    f"--out={folder} holds results with {name} {device.get(name)}, this is "
+                    f"{value}: choose another folder"
+                )
+        return device
+    with device_lock(is_trial=is_trial)():
+        ceilings = measured_ceilings(is_tiny=is_trial)
+    device = own | {"environment": environment, "ceilings": ceilings._asdict()}
+    device["memory"] = jax.devices()[0].memory_stats()
+    write_json(path, device)
+    return device
