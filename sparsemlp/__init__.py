@@ -9,7 +9,8 @@ from sparsemlp.mask_trees import Masks, flatten_masks, select_masks
 from sparsemlp.masks import BlockMask, GridMask
 from sparsemlp.model_string import parse_model
 from sparsemlp.modules import SparseDense
-from sparsemlp.plan import Plan, check_plan
+from sparsemlp.plan import Plan
+from sparsemlp.planned_kernels import check_plan
 from sparsemlp.presets import (
     resmlp_b24,
     resmlp_cifar10,

@@ -9,7 +9,8 @@ import numpy as np
 
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError, require_known
-from sparsemlp.plan import Plan, as_tuple, masked_kernels
+from sparsemlp.plan import Plan, as_tuple
+from sparsemlp.planned_kernels import masked_kernels
 from sparsemlp.rules import BlockMasking, Rule
 from sparsemlp.selection import block_scores
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.layout import dense_mask
 from sparsemlp.mask_trees import Masks, flatten_masks
-from sparsemlp.plan import path_of
+from sparsemlp.planned_kernels import path_of
 
 
 def decay_dropped(

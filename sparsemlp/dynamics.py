@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int32
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError, require_known
 from sparsemlp.mask_trees import Masks, list_masks, mask_tree, masks_of
-from sparsemlp.plan import Plan, block_counts, masked_kernels
+from sparsemlp.plan import Plan
+from sparsemlp.planned_kernels import block_counts, masked_kernels
 from sparsemlp.selection import (
     GRADIENT_SCORE,
     block_scores,

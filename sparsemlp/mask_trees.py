@@ -12,7 +12,8 @@ from pallas_kernels.lists import list_alike
 from sparsemlp.blocks import matrix_shape, n_kept_blocks
 from sparsemlp.engines import takes_lists
 from sparsemlp.masks import BlockMask, Mask
-from sparsemlp.plan import Plan, block_counts, masked_kernels, path_of
+from sparsemlp.plan import Plan
+from sparsemlp.planned_kernels import block_counts, masked_kernels, path_of
 from sparsemlp.rules import BlockMasking
 from sparsemlp.selection import block_scores, largest_of_each
 

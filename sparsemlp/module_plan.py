@@ -9,7 +9,8 @@ from flax.core import FrozenDict
 
 from sparsemlp.errors import InputError
 from sparsemlp.masks import Mask
-from sparsemlp.plan import Plan, as_plan, check_plan
+from sparsemlp.plan import Plan, as_plan
+from sparsemlp.planned_kernels import check_plan
 
 
 def frozen_plan(plan: Any) -> FrozenDict[str, Any]:

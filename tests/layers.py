@@ -71,6 +71,7 @@ LAYERS = (
     ("selection", "checkpoint", "pictures"),
     ("rules", "resume"),
     ("plan", "activations", "gradient_pruning", "step_costs"),
+    ("planned_kernels",),
     ("mask_trees", "module_plan", "operand_rules"),
     (
         "linear",

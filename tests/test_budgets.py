@@ -13,7 +13,8 @@ from sparsemlp.budgets import erk_densities, global_ratios, share_out, with_rati
 from sparsemlp.configuration.program import mask_density
 from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import flatten_masks, select_masks
-from sparsemlp.plan import layer_rules, masked_kernels, masking_for
+from sparsemlp.plan import layer_rules, masking_for
+from sparsemlp.planned_kernels import masked_kernels
 from sparsemlp.rules import BlockMasking, GradientPruning
 
 RESMLP = {"token": (64, 64), "expand": (64, 256), "contract": (256, 64)}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_plan
+import test_planned_kernels
 from test_plan import LARGE, OTHER, SMALL
 
 from pallas_kernels.lists import ids_of
@@ -25,7 +25,7 @@ from sparsemlp import (
 )
 from sparsemlp.mask_trees import list_masks, mask_shapes, mask_tree
 
-params = test_plan.params
+params = test_planned_kernels.params
 
 
 def test_masks_are_the_masked_part_of_the_parameters(params):

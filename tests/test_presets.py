@@ -9,7 +9,7 @@ import pytest
 import sparsemlp
 from sparsemlp import BlockMasking, ResMLP, check_plan
 from sparsemlp.errors import InputError
-from sparsemlp.plan import block_counts
+from sparsemlp.planned_kernels import block_counts
 
 PUBLISHED = {
     "resmlp_cifar10": 192_074,

@@ -19,7 +19,7 @@ from sparsemlp.errors import require_known
 from sparsemlp.files import Record, make_folder, write_json
 from sparsemlp.mask_trees import Masks, flatten_masks, list_masks
 from sparsemlp.masks import Mask
-from sparsemlp.plan import masked_kernels
+from sparsemlp.planned_kernels import masked_kernels
 from sparsemlp.runs.environment import describe_environment
 from sparsemlp.selection import block_scores
 

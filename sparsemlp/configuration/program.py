@@ -20,7 +20,8 @@ from sparsemlp.distributed.parallel import data_mesh
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import mask_shapes
-from sparsemlp.plan import Plan, all_rules, block_counts, masked_kernels, named_for_masking
+from sparsemlp.plan import Plan, all_rules
+from sparsemlp.planned_kernels import block_counts, masked_kernels, named_for_masking
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
 from sparsemlp.rules import BlockMasking

@@ -8,7 +8,8 @@ from jaxtyping import Array
 
 from pallas_kernels.layout import spread_blocks, take_blocks
 from sparsemlp.mask_trees import Masks, flatten_masks
-from sparsemlp.plan import Plan, masking_for, path_of
+from sparsemlp.plan import Plan, masking_for
+from sparsemlp.planned_kernels import path_of
 
 
 def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_name: str) -> Any:

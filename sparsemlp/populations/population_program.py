@@ -18,7 +18,8 @@ from jaxtyping import Array, Bool, Int, UInt8
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.mask_trees import Masks, select_masks
 from sparsemlp.masks import GridMask
-from sparsemlp.plan import block_counts, masking_for
+from sparsemlp.plan import masking_for
+from sparsemlp.planned_kernels import block_counts
 from sparsemlp.rules import Backward, BlockMasking
 from sparsemlp.selection import select_grid
 from sparsemlp.train.evaluation import Evaluation, count_correct

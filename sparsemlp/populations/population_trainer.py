@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsemlp.data import ImageDataset
-from sparsemlp.plan import block_counts
+from sparsemlp.planned_kernels import block_counts
 from sparsemlp.populations.population_program import (
     evaluate_population,
     population_of,

@@ -10,7 +10,7 @@ from sparsemlp.distributed.parallel import own_copy, replicate_first
 from sparsemlp.distributed.processes import agree, is_first, require_alike, shared
 from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.files import Record, write_json
-from sparsemlp.plan import masked_kernels
+from sparsemlp.planned_kernels import masked_kernels
 from sparsemlp.runs.follower import Follower
 from sparsemlp.runs.interruption import CHUNK_SECONDS, Interruption
 from sparsemlp.runs.progress import Reporter

@@ -22,7 +22,8 @@ from sparsemlp.cost_models import costs
 from sparsemlp.cost_models.costs import KINDS, Masking, Shapes
 from sparsemlp.data import OUTLINES
 from sparsemlp.errors import InputError
-from sparsemlp.plan import Plan, masked_kernels, masking_for
+from sparsemlp.plan import Plan, masking_for
+from sparsemlp.planned_kernels import masked_kernels
 from sparsemlp.rules import check_backward
 from sparsemlp.schedule import Phase, backward_at, plan_at
 from sparsemlp.studies.study_run import StudyRun

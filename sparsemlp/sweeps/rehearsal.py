@@ -24,7 +24,8 @@ from sparsemlp.configuration.stream_options import check_left_to_pipeline
 from sparsemlp.data import OUTLINES, ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.data.dataset import evenly_spaced
 from sparsemlp.errors import InputError
-from sparsemlp.plan import all_rules, as_tuple, check_plan
+from sparsemlp.plan import all_rules, as_tuple
+from sparsemlp.planned_kernels import check_plan
 from sparsemlp.rules import BlockMasking
 from sparsemlp.schedule import LEVELS
 from sparsemlp.train.train_state import initial_state

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int, UInt8
 from sparsemlp.distributed.parallel import join
 from sparsemlp.dynamics import Memory
 from sparsemlp.mask_trees import flatten_masks
-from sparsemlp.plan import block_counts, masked_kernels
+from sparsemlp.planned_kernels import block_counts, masked_kernels
 from sparsemlp.train.augment import normalize
 from sparsemlp.train.forward_backward import evaluation_logits
 from sparsemlp.train.losses import cross_entropy

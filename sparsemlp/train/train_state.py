@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from sparsemlp.distributed.parallel import usable
 from sparsemlp.dynamics import Dynamics, Memory, initial_memory
-from sparsemlp.plan import block_counts
+from sparsemlp.planned_kernels import block_counts
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
 from sparsemlp.schedule import MASKED, Phase, plan_at

@@ -11,7 +11,8 @@ import pytest
 import tiny
 
 from sparsemlp.configuration.program import build_program
-from sparsemlp.plan import all_rules, block_counts
+from sparsemlp.plan import all_rules
+from sparsemlp.planned_kernels import block_counts
 from sparsemlp.populations.population_program import (
     evaluate_population,
     population_of,
