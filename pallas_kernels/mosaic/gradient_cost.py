@@ -22,8 +22,8 @@ from pallas_kernels.mosaic.gradient_tiles import (
     shape_of,
 )
 from pallas_kernels.mosaic.groups import n_groups_of
+from pallas_kernels.mosaic.launch import H200_MULTIPROCESSORS
 from pallas_kernels.mosaic.product_cost import FLOPS, in_waves
-from pallas_kernels.mosaic.product_tiles import PROGRAMS
 from pallas_kernels.sparse_layer import SparseLayer
 
 NARROW = 1.5
@@ -90,7 +90,7 @@ def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
         STEP_SECONDS,
         ISSUE_SECONDS * (tiles.n_together + 1),
         COPY_SECONDS / (tiles.stages - 1),
-        flops * PROGRAMS / FLOPS[size],
+        flops * H200_MULTIPROCESSORS / FLOPS[size],
     )
     loaded = loaded_bytes(layer, n_rows, tiles)
     loaded *= NARROW if _shape(layer, tiles).own < ROWS else 1.0

@@ -17,8 +17,8 @@ DEPTH_BYTES = 128
 """Of one feature of x or dy in one buffer."""
 STAGES = (6, 5, 4, 3, 2)
 """Buffers of the ring: as many as fit, as of a product."""
-PROGRAMS = (132, 264, 396, 528, 1056)
-"""How many programs there are at most: so many waves of an H200, which runs 132 of them at once."""
+WAVES = (1, 2, 3, 4, 8)
+"""How many times as many programs there may be as run at once."""
 MOST_STAGED = 2
 """Warpgroups that write their results at the same time, each through memory of its own."""
 MOST_ROWS = 256
@@ -123,9 +123,10 @@ def search_space(layer: SparseLayer) -> Iterator[GradientTiles]:
     """Every way to cut the gradient of a layer that fits shared memory, but the balanced ones."""
     for by_rows in orientations(layer):
         shape = shape_of(layer, by_rows=by_rows)
-        for n, programs in itertools.product(_together(shape), PROGRAMS):
+        for n, waves in itertools.product(_together(shape), WAVES):
             stages = _stages(n, shape, _staging_bytes(n, shape))
             if stages:
+                programs = waves * launch.multiprocessors()
                 yield GradientTiles(n, stages, programs, by_rows)
 
 
@@ -141,7 +142,8 @@ def balanced_space(layer: SparseLayer) -> Iterator[GradientTiles]:
                 # Sums of a block and those of db beside it.
                 registers = shape.width + _OTHER_REGISTERS
                 if stages and registers <= launch.registers(n * shape.height // ROWS):
-                    yield GradientTiles(n, stages, PROGRAMS[0], by_rows, balanced=True)
+                    programs = launch.multiprocessors()
+                    yield GradientTiles(n, stages, programs, by_rows, balanced=True)
 
 
 def _together(shape: Shape) -> list[int]:

@@ -38,7 +38,7 @@ def apart_seconds(hidden: Hidden) -> float:
     cuts = [stream_tiles.tiles_of(product) for product in hidden]
     products = sum(stream_tiles.seconds(*each) for each in zip(hidden, cuts, strict=True))
     n_units, bytes_of_units = _units(hidden)
-    places = product_cost.PLACES[1]
+    places = product_cost.places(1)
     gelu = mlp_cost.gelu_seconds(places, 1, -(-n_units // places))
     return products + max(gelu, 4 * bytes_of_units / MEMORY_BYTES)
 

@@ -24,6 +24,7 @@ WARPGROUP = "sparsemlp_warpgroup"
 CLUSTER = "sparsemlp_cluster"
 """Axes of the grid, of warpgroups and of clusters. An axis of a mesh around a kernel that has the
 name of one of its own is read in its place, so none has such a name."""
+H200_MULTIPROCESSORS = 132
 SHARED_MEMORY_BYTES = 232448
 """What one block of threads may have of a Hopper's shared memory."""
 TILE_ROWS = 8
@@ -50,6 +51,12 @@ def missing(interpret: bool = False) -> str | None:
             "'jax>=0.11.2,<0.13', or use a GPU"
         )
     return None
+
+
+def multiprocessors() -> int:
+    """How many programs run at once, one on each: of JAX's GPU, of an H200 where it has none."""
+    device = jax.devices()[0]
+    return device.core_count if device.platform == "gpu" else H200_MULTIPROCESSORS
 
 
 def product_name(*, transposed: bool, with_gelu: bool) -> str:

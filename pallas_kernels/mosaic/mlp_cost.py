@@ -51,7 +51,7 @@ def gelu_seconds(n_programs: int, cluster: int, units: int, n_compute: int = 4) 
     has one warp of it then: half of the rate is assumed.
     """
     rate = 0.5 if n_compute == 1 else 1.0
-    return pl.cdiv(n_programs, product_cost.PLACES[cluster]) * units * GELU_SECONDS / rate
+    return pl.cdiv(n_programs, product_cost.places(cluster)) * units * GELU_SECONDS / rate
 
 
 def apart_seconds(pair: Pair) -> float:

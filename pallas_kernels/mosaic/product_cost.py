@@ -8,7 +8,9 @@ import math
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from pallas_kernels.mosaic.product_tiles import PROGRAMS, ROWS, Product, Tiles
+from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic.launch import H200_MULTIPROCESSORS
+from pallas_kernels.mosaic.product_tiles import ROWS, Product, Tiles
 
 CACHE_BYTES = 5.5e12
 """From the second-level cache to shared memory, a second."""
@@ -20,9 +22,6 @@ STEP_SECONDS = 3e-7
 """Of a step that has nothing to wait for: barriers, ids, the start of a product."""
 ISSUE_SECONDS = 1.5e-7
 """Of the start of one copy by the warpgroup that starts them all."""
-PLACES = {1: 132, 2: 132, 4: 124}
-"""Programs that run at once, by the size of their clusters: one on each multiprocessor of an H200.
-A cluster lies in one group of these, and not every group is a multiple of four; assumed."""
 _LONGEST = {1: 0.0, 2: 0.56, 4: 1.03}
 """The largest of so many normal numbers in the mean, in standard deviations."""
 
@@ -72,7 +71,7 @@ def steps_of(product: Product, tiles: Tiles, n_blocks: int) -> tuple[float, floa
     longest = min(float(n_blocks), entries + _LONGEST[tiles.abreast] * spread)
     flops = 2 * tiles.n_compute * ROWS * product.width * product.depth * entries / longest
     flops *= max(1, (ROWS + product.width) / (2 * product.width))
-    multiplied = flops * PROGRAMS / FLOPS[jnp.dtype(product.dtype).itemsize]
+    multiplied = flops * H200_MULTIPROCESSORS / FLOPS[jnp.dtype(product.dtype).itemsize]
     issued = ISSUE_SECONDS * tiles.abreast
     return max(STEP_SECONDS, issued, COPY_SECONDS / (tiles.stages - 1), multiplied), longest
 
@@ -86,9 +85,19 @@ def in_waves(n_programs: int, cluster: int, loaded: float, program_seconds: floa
       loaded: bytes that all of them load.
       program_seconds: steps of one.
     """
-    places = PLACES[cluster]
-    waves = pl.cdiv(n_programs, places)
-    return max(waves * places / n_programs * loaded / CACHE_BYTES, waves * program_seconds)
+    n_places = places(cluster)
+    waves = pl.cdiv(n_programs, n_places)
+    return max(waves * n_places / n_programs * loaded / CACHE_BYTES, waves * program_seconds)
+
+
+def places(cluster: int) -> int:
+    """How many programs run at once, in clusters of so many: one on each multiprocessor.
+
+    A cluster lies in one group of these, and not every group is a multiple of four: 124 of an
+    H200's 132 is assumed.
+    """
+    n = launch.multiprocessors()
+    return n * 31 // 33 // cluster * cluster if cluster > 2 else n // cluster * cluster
 
 
 def _density(product: Product) -> float:

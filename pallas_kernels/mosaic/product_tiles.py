@@ -15,8 +15,6 @@ from pallas_kernels.sparse_layer import SparseLayer
 
 ROWS = 64
 """Rows of a warpgroup's products, which the hardware sets."""
-PROGRAMS = 132
-"""Multiprocessors of an H200: columns are shared out among programs, up to so many."""
 STAGES = (16, 8, 4, 2)
 """Buffers of the ring."""
 RING_BYTES = range(8 << 10, (64 << 10) + 1)
@@ -108,7 +106,7 @@ class Tiles:
     def n_shares(self, product: Product) -> int:
         """Among how many programs the columns of the same rows are shared out."""
         n_groups = pl.cdiv(product.n_lines, self.group)
-        return min(n_groups, max(1, PROGRAMS // self.n_tiles(product)))
+        return min(n_groups, max(1, launch.multiprocessors() // self.n_tiles(product)))
 
 
 def search_space(product: Product, memory_bytes: int, together: int = 1) -> Iterator[Tiles]:

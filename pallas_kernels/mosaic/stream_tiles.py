@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.product_tiles import PROGRAMS, ROWS, Product
+from pallas_kernels.mosaic.launch import H200_MULTIPROCESSORS
+from pallas_kernels.mosaic.product_tiles import ROWS, Product
 
 STEP_BYTES = 128
 """Of contracted features in a step: as many as lie side by side in shared memory."""
@@ -60,7 +61,8 @@ class StreamTiles:
 
     def n_programs(self, product: Product) -> int:
         """One for each multiprocessor, or for each tile if there are fewer."""
-        return min(PROGRAMS, self.n_row_tiles(product.n_rows) * product.n_lines)
+        n_tiles = self.n_row_tiles(product.n_rows) * product.n_lines
+        return min(launch.multiprocessors(), n_tiles)
 
 
 def step_depth(depth: int, dtype: str) -> int:
@@ -132,9 +134,9 @@ def seconds(product: Product, tiles: StreamTiles) -> float:
     flops = 2 * steps * tiles.rows * product.width * product.depth
     # Tensor cores read both operands from shared memory: of a narrow block mostly x.
     flops *= max(1.0, (ROWS + product.width) / (2 * product.width))
-    multiplied = waves * places / n_tiles * flops / FLOPS[size] * PROGRAMS / places
+    multiplied = waves * places / n_tiles * flops / FLOPS[size] * H200_MULTIPROCESSORS / places
     written = waves * tiles.rows * product.width * WRITE_SECONDS * min(2, 2 / tiles.n_compute)
-    loaded *= PROGRAMS / places
+    loaded *= H200_MULTIPROCESSORS / places
     if tiles.teams == 1:
         return max(loaded, multiplied + written)
     return max(loaded, multiplied, (multiplied + written * tiles.n_compute / 2) / 2)

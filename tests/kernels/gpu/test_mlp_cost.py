@@ -32,7 +32,7 @@ def test_one_after_the_other_is_both_products_gelu_and_the_hidden_units(monkeypa
     monkeypatch.setattr(mlp_cost, "GELU_SECONDS", 0.0)
     assert apart_seconds(its) == pytest.approx(sum(alone) + written)
     # All of it, shared out among the multiprocessors, the last wave of programs perhaps in part.
-    least = 8192 * 3072 / product_cost.PLACES[1] * 27 / (128 * 1.7e9)
+    least = 8192 * 3072 / product_cost.places(1) * 27 / (128 * 1.7e9)
     assert least <= with_gelu - apart_seconds(its) < 2 * least
 
 

@@ -1,11 +1,16 @@
 """What stands between engine `mosaic` and JAX's way to compile it, and what it leaves to others."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import Mosaic, SparseLayer
-from pallas_kernels.mosaic import launch
+from pallas_kernels.mosaic import launch, stream_tiles
+from pallas_kernels.mosaic.gradient_tiles import balanced_space, search_space
+from pallas_kernels.mosaic.product_cost import places
+from pallas_kernels.mosaic.product_tiles import product_of
 
 LAYER = SparseLayer((64, 128), (32, 16), 3, -1, "float32")
 
@@ -31,3 +36,17 @@ def test_nothing_in_is_nothing_out():
     assert engine.product(x, kernel, bias, kept, LAYER).shape == dy.shape
     assert engine.input_gradient(dy, kernel, kept, LAYER).shape == x.shape
     np.testing.assert_array_equal(engine.kernel_gradient(x, dy, kept, LAYER), 0 * kernel)
+
+
+def test_programs_are_as_many_as_the_gpu_has_multiprocessors(monkeypatch):
+    """As on an H100 of PCIe, where a program more would wait for all of the others."""
+    layer = SparseLayer((1024, 4096), (64, 64), 205, -1, "bfloat16")
+    assert launch.multiprocessors() == 132
+    gpu = SimpleNamespace(platform="gpu", core_count=114)
+    monkeypatch.setattr(launch.jax, "devices", lambda: [gpu])
+    assert launch.multiprocessors() == 114
+    product = product_of(layer, 8192, transposed=False)
+    assert {tiles.n_programs(product) for tiles in stream_tiles.by_cost(product)} == {114}
+    assert {tiles.programs for tiles in balanced_space(layer)} == {114}
+    assert {tiles.programs % 114 for tiles in search_space(layer)} == {0}
+    assert [places(cluster) for cluster in (1, 2, 4)] == [114, 114, 104]

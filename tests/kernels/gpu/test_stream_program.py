@@ -13,7 +13,7 @@ from test_products import EPS, normal
 
 from pallas_kernels import SparseLayer
 from pallas_kernels.layout import dense_mask
-from pallas_kernels.mosaic import products, stream_tiles, warpgroup
+from pallas_kernels.mosaic import launch, products, warpgroup
 from pallas_kernels.mosaic.stream_program import Program
 from pallas_kernels.mosaic.stream_tiles import StreamTiles
 
@@ -92,7 +92,7 @@ def test_many_tiles_through_a_short_ring_give_the_same_sums(
     tiles, block, dtype, transposed, monkeypatch
 ):
     """Three programs have all tiles; a block of 128 features is multiplied in two steps."""
-    monkeypatch.setattr(stream_tiles, "PROGRAMS", 3)
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
     multiply(tiles, transposed=transposed, dtype=dtype, block=block)
 
 
@@ -128,14 +128,14 @@ def exact_gelu(h: jax.Array) -> jax.Array:
     ids=str,
 )
 def test_hidden_units_come_in_and_their_gradient_goes_out(tiles, dtype, block, monkeypatch):
-    monkeypatch.setattr(stream_tiles, "PROGRAMS", 3)
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 3)
     through_gelu(tiles, dtype, block)
 
 
 @pytest.mark.usefixtures("simulated")
 @EVERY_CUT
 def test_hidden_units_of_a_simulated_hopper_are_whole_while_they_are_read(tiles, monkeypatch):
-    monkeypatch.setattr(stream_tiles, "PROGRAMS", 2)
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 2)
     with jax.disable_jit():
         through_gelu(tiles, "bfloat16", (32, 32))
 
@@ -159,7 +159,7 @@ def test_each_buffer_of_a_simulated_hopper_is_whole_and_loaded_once_for_a_tile_o
     tiles, transposed, monkeypatch
 ):
     """A kept block and the rows that meet it, and no other."""
-    monkeypatch.setattr(stream_tiles, "PROGRAMS", 2)
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 2)
     with jax.disable_jit():
         layer = multiply(tiles, transposed=transposed)
     n_tiles = tiles.n_row_tiles(ROWS)
