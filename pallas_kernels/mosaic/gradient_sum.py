@@ -18,13 +18,16 @@ from pallas_kernels.mosaic.balanced_shares import Plan, shares_of
 from pallas_kernels.mosaic.gradient_tiles import ROWS
 from pallas_kernels.sparse_layer import SparseLayer
 
-_MOST_BYTES = 128 << 10
-"""Of the sums of all shares in shared memory."""
+_MOST_BYTES, _MOST_COPIES = 128 << 10, 32
+"""Of the sums of all shares in shared memory; of parts of these, each of which is code of its own.
+"""
 
 
 def fits(n_shares: int, layer: SparseLayer) -> bool:
-    """Whether blocks fill tiles of rows, and the sums of all shares have room."""
+    """Whether blocks fill tiles of rows, and the sums of all shares have room and are few."""
     rows, cols = layer.block
+    if n_shares * max(1, ROWS // cols) > _MOST_COPIES:
+        return False
     fill = cols % ROWS == 0 or ROWS % cols == 0
     return fill and n_shares * ROWS * min(rows, ROWS) * 4 <= _MOST_BYTES
 

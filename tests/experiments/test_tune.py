@@ -50,6 +50,20 @@ def test_a_run_goes_on_where_the_last_one_stopped(monkeypatch, measured, tmp_pat
     assert len(entries) == len(measured) == len({str(e["problem"]) for e in entries})
 
 
+def test_what_other_code_measured_is_measured_again_if_asked(monkeypatch, measured, tmp_path: Path):
+    out = tmp_path / "table.json"
+    words = ("--interpret", f"--out={out}", *TINY, "--kernel=product", "--engine=triton")
+    assert run(monkeypatch, *words) == 0
+    n_first = len(measured)
+    for code, n_times in (("of a mended kernel", 2), ("of a mended kernel", 2), ("another", 3)):
+        for module in (tune, tasks):
+            monkeypatch.setattr(module, "code_of", lambda _, code=code: code)
+        assert run(monkeypatch, *words) == 0
+        assert run(monkeypatch, *words, "--again") == 0
+        assert len(measured) == n_times * n_first
+    assert {entry["code"] for entry in json.loads(out.read_text())["entries"]} == {"another"}
+
+
 def test_what_breaks_the_device_is_written_down_until_its_problem_is_measured(
     monkeypatch, measured, tmp_path: Path, capsys
 ):

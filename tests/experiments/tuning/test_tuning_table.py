@@ -29,6 +29,20 @@ def test_the_next_program_finds_entries_and_what_broke(tmp_path):
     assert later.broken(FIRST) == {}
 
 
+def test_an_entry_of_other_code_is_replaced(tmp_path):
+    path = tmp_path / "table.json"
+    for entry in ({"problem": FIRST}, {"problem": SECOND, "code": "old"}):
+        table(path).add(entry)
+    begun = table(path)
+    assert begun.has(FIRST)
+    assert begun.has(SECOND, "old")
+    assert not any(begun.has(problem, "new") for problem in (FIRST, SECOND))
+    begun.add({"problem": FIRST, "code": "new"})
+    assert table(path).has(FIRST, "new")
+    entries = json.loads(path.read_text())["entries"]
+    assert entries == [{"problem": FIRST, "code": "new"}, {"problem": SECOND, "code": "old"}]
+
+
 def test_a_problem_with_an_entry_is_no_longer_broken(tmp_path):
     begun = table(tmp_path / "table.json")
     begun.write_down(problem_key(FIRST), "", "took longer than 2 s")

@@ -3,9 +3,10 @@
 JAX's interpreter lets every program of a cluster copy for itself, and multiplies at once. Here a
 copy spoils its destination when it starts and arrives at any later time, with the bytes of every
 program's part; a product reads its operands when it starts and again at the last moment that a wait
-for it allows; the warpgroups of all programs of a cluster take turns in random order. What a buffer
-that is overwritten too early, a barrier that is arrived at too often, slips by a phase or never
-opens, or a program that others still reach does, is an error here.
+for it allows; what is written through shared memory is read there at that moment; the warpgroups of
+all programs of a cluster take turns in random order. What a buffer that is overwritten too early, a
+barrier that is arrived at too often, slips by a phase or never opens, or a program that others
+still reach does, is an error here, or a wrong result.
 """
 
 import collections
@@ -119,20 +120,29 @@ def _put(value: Array, destination: Ref) -> None:
     destination.write(np.asarray(value.astype(destination.dtype)))
 
 
-def _write(value: Array, _: Ref, destination: Ref, n_others: int = 0) -> None:
-    del n_others
-    HERE.cluster.take_turns()
-    destination.write(np.asarray(value.astype(destination.dtype)))
+def _write(value: Array, staging: Ref, destination: Ref, n_others: int = 0) -> None:
+    _finish_writes(n_others)
+    staging.write(np.asarray(value.astype(staging.dtype)))
+    HERE.warpgroup.writes.append((staging, destination))
 
 
 def _write_blocks(
-    value: Array, _: Ref, destination: Ref, first_row: Array, height: int, n_blocks: Array
+    value: Array, staging: Ref, destination: Ref, first_row: Array, height: int, n_blocks: Array
 ) -> None:
     HERE.cluster.take_turns()
+    staging.write(np.asarray(value.astype(staging.dtype)))
     height = min(height, value.shape[0])
     n_rows = min(int(n_blocks) * height, value.shape[0])
     rows = destination.at[pl.ds(first_row, n_rows)]
-    rows.write(np.asarray(value[:n_rows].astype(destination.dtype)))
+    HERE.warpgroup.writes.append((staging, rows))
+
+
+def _finish_writes(n_left: int = 0) -> None:
+    writes = HERE.warpgroup.writes
+    HERE.cluster.take_turns()
+    while len(writes) > n_left:
+        staging, destination = writes.pop(0)
+        destination.write(staging.read())
 
 
 def careless(name: str) -> Callable[[Barriers], None]:
@@ -185,8 +195,8 @@ def _launch(
 
         def body() -> None:
             kernel(*inputs, *results, **HERE.warpgroup.program.memory)
-            if HERE.warpgroup.products:
-                raise SimulationError("a warpgroup ends before its products")
+            if HERE.warpgroup.products or HERE.warpgroup.writes:
+                raise SimulationError("a warpgroup ends before its products or writes")
 
         run.run(body)
         if run.copies:
@@ -223,7 +233,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
         "put": _put,
         "write": _write,
         "write_blocks": _write_blocks,
-        "finish_writes": lambda: None,
+        "finish_writes": _finish_writes,
         "load_row": lambda ref: jnp.asarray(ref.read()),
         "load_sums": lambda ref: jnp.asarray(ref.read(), jnp.float32),
         "store": _store,

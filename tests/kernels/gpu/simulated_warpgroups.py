@@ -61,6 +61,8 @@ class Warpgroup:
     """Barriers that some of its warps may not have left."""
     stores: list[tuple[Ref, np.ndarray]] = dataclasses.field(default_factory=list)
     """What it has stored and tensor cores may not find yet."""
+    writes: list[tuple[Ref, Ref]] = dataclasses.field(default_factory=list)
+    """From where in shared memory to where it copies results, on their way."""
     waits_for: Callable[[], bool] | None = None
 
 

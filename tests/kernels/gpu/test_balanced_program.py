@@ -1,5 +1,7 @@
 """Gradients of a kernel and a bias by programs that have as many steps each."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +64,20 @@ def test_a_simulated_hopper_notices_products_that_are_not_waited_for(monkeypatch
     tiles = GradientTiles(1, 2, 2, by_rows=True, balanced=True)
     with jax.disable_jit(), pytest.raises(SimulationError):
         compute((64, 64), "bfloat16", 700, tiles)
+
+
+@pytest.mark.usefixtures("simulated")
+def test_a_simulated_hopper_notices_results_that_are_overwritten_on_their_way(monkeypatch):
+    finish = warpgroup.finish_writes
+
+    def finish_at_the_end() -> None:
+        if sys._getframe(1).f_code.co_name != "_write":
+            finish()
+
+    monkeypatch.setattr(warpgroup, "finish_writes", finish_at_the_end)
+    tiles = GradientTiles(2, 2, 3, by_rows=False, balanced=True)
+    with jax.disable_jit(), pytest.raises(AssertionError, match="not strictly ordered"):
+        compute((32, 32), "bfloat16", 300, tiles)
 
 
 def compute(block: tuple[int, int], dtype: str, rows: int, tiles: GradientTiles) -> None:

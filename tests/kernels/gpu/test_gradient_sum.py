@@ -70,3 +70,6 @@ def test_many_shares_are_left_to_xla():
     assert fits(8, layer)
     assert not fits(9, layer)
     assert fits(16, SparseLayer((128, 256), (32, 64), 3, -1, "bfloat16"))
+    small = SparseLayer((128, 256), (16, 16), 3, -1, "bfloat16")
+    assert fits(8, small)
+    assert not fits(9, small)
