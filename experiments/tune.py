@@ -38,7 +38,7 @@ from tuning.kernel_problems import (
     problem_of,
 )
 from tuning.table import TuningTable, line_of
-from tuning.tasks import Effort, Task, add_entry, add_in_workers, at_work_of
+from tuning.tasks import Effort, Task, add_entry, add_in_workers, at_work_of, code_of
 from tuning.watch import ENDED, ended_by_sigterm
 from tuning.workers import environment_with, usual_workers
 
@@ -86,6 +86,8 @@ class Options:
     """Configurations of a kernel to try: half in the order of the engine, half at random."""
     minutes: float = 8.0
     """When to stop, after the layer at hand; a new call goes on from there."""
+    again: bool = False
+    """Measure again what the table holds of other code of the kernels: after they have changed."""
     workers: int = 0
     """Processes; 0 is half as many as there are cores, at most 8; 1 is this one alone."""
     interpret: bool = False
@@ -152,7 +154,8 @@ def _tune(options: Options, n_workers: int) -> None:
         for name in names
     ]
     ends = began + 60 * options.minutes
-    missing = _missing(dict.fromkeys(asked), engines, table, ends)
+    codes = {name: code_of(engine) if options.again else None for name, engine in engines.items()}
+    missing = _missing(dict.fromkeys(asked), engines, table, codes, ends)
     effort = Effort(options.candidates, options.rounds, options.interpret)
     with Console(stderr=True).status("") as status:
         if n_workers == 1:
@@ -161,7 +164,7 @@ def _tune(options: Options, n_workers: int) -> None:
                 print(line_of(add_entry(table, task, effort)), flush=True)
         else:
             add_in_workers(n_workers, missing, table, effort)
-    if any(_missing(asked, engines, table, math.inf)) and time.monotonic() > ends:
+    if any(_missing(asked, engines, table, codes, math.inf)) and time.monotonic() > ends:
         print(f"--minutes={options.minutes:g} are over: the same command goes on")
     _tell_where(table, environment["device"])
 
@@ -173,13 +176,18 @@ def _in_turn(engines: Collection[str]) -> list[list[str]]:
 
 
 def _missing(
-    tasks: Iterable[Task], engines: Mapping[str, Engine], table: TuningTable, ends: float
+    tasks: Iterable[Task],
+    engines: Mapping[str, Engine],
+    table: TuningTable,
+    codes: Mapping[str, str | None],
+    ends: float,
 ) -> Iterator[Task]:
-    """Those that have no entry and can be measured, until the time is over."""
+    """Those that have no entry, of an engine's code if one is given, until the time is over."""
     for task in tasks:
         engine = engines[task.engine]
         problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
-        if table.has(plain(problem)) or not is_able(engine, task.kernel, task.layer):
+        is_there = table.has(plain(problem), codes[task.engine])
+        if is_there or not is_able(engine, task.kernel, task.layer):
             continue
         if task.kernel == "mlp_gradients" and not engine.configurations(problem):
             continue  # It is timed with `mlp`.

@@ -37,22 +37,26 @@ class TuningTable:
             "date": str(datetime.date.today()),
         }
         self._table = _read(path, about) if path.exists() else {**about, "entries": []}
-        self._done = {problem_key(entry["problem"]) for entry in self._table["entries"]}
+        self._entries = {problem_key(entry["problem"]): entry for entry in self._table["entries"]}
 
     @property
     def n_entries(self) -> int:
         """How many problems have an entry."""
-        return len(self._done)
+        return len(self._entries)
 
-    def has(self, problem: Record) -> bool:
-        """Whether a problem has an entry."""
-        return problem_key(problem) in self._done
+    def has(self, problem: Record, code: str | None = None) -> bool:
+        """Whether a problem has an entry; of that code, if one is given."""
+        entry = self._entries.get(problem_key(problem))
+        return entry is not None and code in (None, entry.get("code"))
 
     def add(self, entry: Record) -> None:
-        """Writes the entry of a problem, whose breakages are of no interest any more."""
+        """Writes the entry of a problem, whose breakages are of no interest any more.
+
+        It takes the place of one that was there.
+        """
         key = problem_key(entry["problem"])
-        self._table["entries"].append(entry)
-        self._done.add(key)
+        self._entries[key] = entry
+        self._table["entries"] = list(self._entries.values())
         self._table.get("broken", {}).pop(key, None)
         write_json(self.path, self._table)
 

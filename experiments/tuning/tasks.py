@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import hashlib
+import inspect
 import sys
 import tempfile
 from collections import Counter
@@ -64,6 +66,15 @@ class Task:
         return f"{self.engine} {self.kernel} {self.layer.kernel_shape} {block}"
 
 
+def code_of(engine: Engine) -> str:
+    """A checksum of an engine's own modules, which entries of the table have beside their times."""
+    folder = Path(inspect.getfile(type(engine))).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def at_work_of(path: Path, index: int | None) -> AtWork:
     """What is at work for a table, in this process or in a worker."""
     return AtWork(path.with_name(f"{path.name}.at_work{'' if index is None else f'.{index}'}"))
@@ -97,7 +108,7 @@ def _measured(
     """The entry of a task; `write_down` is told what broke it."""
     problem = problem_of(engine, task.kernel, task.layer, task.n_rows)
     key = problem_key(plain(problem))
-    return measure(
+    entry = measure(
         engine,
         problem,
         task.layer,
@@ -109,6 +120,7 @@ def _measured(
         lock=lock,
         n_threads=n_threads,
     )
+    return entry | {"code": code_of(engine)}
 
 
 def add_in_workers(
