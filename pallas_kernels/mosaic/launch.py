@@ -54,8 +54,8 @@ def missing(interpret: bool = False) -> str | None:
 
 
 def multiprocessors() -> int:
-    """How many programs run at once, one on each: of JAX's GPU, of an H200 where it has none."""
-    device = jax.devices()[0]
+    """How many programs run at once, one on each: of this process' GPU; of an H200 without one."""
+    device = jax.local_devices()[0]
     return device.core_count if device.platform == "gpu" else H200_MULTIPROCESSORS
 
 

@@ -42,7 +42,7 @@ def test_programs_are_as_many_as_the_gpu_has_multiprocessors(monkeypatch):
     """As on an H100 of PCIe, where a program more would wait for all of the others."""
     layer = SparseLayer((1024, 4096), (64, 64), 205, -1, "bfloat16")
     gpu = SimpleNamespace(platform="gpu", core_count=114)
-    monkeypatch.setattr(launch.jax, "devices", lambda: [gpu])
+    monkeypatch.setattr(launch.jax, "local_devices", lambda: [gpu])
     assert launch.multiprocessors() == 114
     assert [places(cluster) for cluster in (1, 2, 4)] == [114, 114, 104]
     product = product_of(layer, 8192, transposed=False)
