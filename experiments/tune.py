@@ -34,11 +34,11 @@ from tuning.kernel_problems import (
     PRODUCTS,
     gpu_engines,
     is_able,
-    layer_of,
     problem_of,
 )
 from tuning.table import TuningTable, line_of
 from tuning.tasks import Effort, Task, add_entry, add_in_workers, at_work_of, code_of
+from tuning.tuned_layers import tuned_layer
 from tuning.watch import ENDED, ended_by_sigterm
 from tuning.workers import environment_with, usual_workers
 
@@ -46,7 +46,7 @@ from pallas_kernels import Engine, SparseLayer
 from pallas_kernels.precision import in_tf32
 from pallas_kernels.tuning import TABLES, table_file
 from sparsemlp import InputError, parse_block
-from sparsemlp.blocks import divides, parse_shape
+from sparsemlp.blocks import parse_shape
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
@@ -207,6 +207,7 @@ def _tell_where(table: TuningTable, device: str) -> None:
 
 def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:
     """What is tuned, the first choice of each option first."""
+    axis = -2 if options.tokens else -1
     found = []
     for dtype in options.dtype:
         for ratio in options.ratio:
@@ -214,36 +215,10 @@ def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:
                 for shape in map(parse_shape, options.shape):
                     for block in map(parse_block, options.block):
                         for kernel in options.kernel:
-                            layer = _layer(kernel, shape, block, ratio, n_rows, dtype, options)
+                            layer = tuned_layer(kernel, shape, block, ratio, n_rows, dtype, axis)
                             if layer is not None:
                                 found.append((layer, kernel, n_rows))
     return found
-
-
-def _layer(
-    kernel: str,
-    shape: tuple[int, int],
-    block: tuple[int, int],
-    ratio: float,
-    n_rows: int,
-    dtype: str,
-    options: Options,
-) -> SparseLayer | None:
-    """The layer of a kernel; None if its block does not divide what it has to."""
-    axis = -2 if options.tokens else -1
-    if kernel == "compact_gradient":
-        fits = n_rows % block[0] == 0 and shape[0] % block[1] == 0
-        layer = layer_of((shape[0], n_rows), block, ratio, axis, dtype) if fits else None
-        return layer and dataclasses.replace(layer, kernel_shape=shape)
-    if kernel == "pruned_input_gradient":
-        fits = block[0] < block[1] and shape[1] % block[1] == 0
-        return SparseLayer(shape, block, 1, axis, dtype) if fits else None
-    if kernel in PAIRS and (options.tokens or shape[0] > shape[1]):
-        return None
-    shapes = [shape, *([(shape[1], shape[0])] if kernel in PAIRS else [])]
-    if not all(divides(block, own) for own in shapes):
-        return None
-    return layer_of(shape, block, ratio, axis, dtype)
 
 
 def _check(options: Options) -> None:
