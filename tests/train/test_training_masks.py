@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import test_training
 import tiny
 from tiny_training import PATHS, RATE, built, kept_by_hand, kernel, on_device, run, spread
 
@@ -20,17 +21,7 @@ from sparsemlp.train.train_state import Program, initial_state
 from sparsemlp.train.training import train_step
 
 compilation_cache = tiny.compilation_cache
-
-
-@pytest.fixture(scope="module")
-def program() -> Program:
-    return built()
-
-
-@pytest.fixture(scope="module")
-def plain() -> Program:
-    """A program that draws nothing at random."""
-    return built(**tiny.PLAIN)
+program, plain = test_training.program, test_training.plain
 
 
 def recorder() -> optax.GradientTransformation:
