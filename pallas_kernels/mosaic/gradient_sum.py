@@ -24,12 +24,10 @@ _MOST_BYTES, _MOST_COPIES = 128 << 10, 32
 
 
 def fits(n_shares: int, layer: SparseLayer) -> bool:
-    """Whether blocks fill tiles of rows, and the sums of all shares have room and are few."""
+    """Whether the sums of all shares have room, and their parts are few."""
     rows, cols = layer.block
-    if n_shares * max(1, ROWS // cols) > _MOST_COPIES:
-        return False
-    fill = cols % ROWS == 0 or ROWS % cols == 0
-    return fill and n_shares * ROWS * min(rows, ROWS) * 4 <= _MOST_BYTES
+    n_bytes = n_shares * ROWS * min(rows, ROWS) * 4
+    return n_shares * _n_above(cols) <= _MOST_COPIES and n_bytes <= _MOST_BYTES
 
 
 def sum_shares(
@@ -80,7 +78,7 @@ def sum_shares(
         scratch={
             "sums": launch.shared((n_shares, ROWS, width), jnp.float32, min(32, width)),
             "staging": launch.shared((ROWS, width), layer.dtype, min(32, width)),
-            "full": launch.barriers(1, arrivals=n_shares * max(1, ROWS // cols)),
+            "full": launch.barriers(1, arrivals=n_shares * _n_above(cols)),
         },
         n_warpgroups=1,
         interpret=interpret,
@@ -111,7 +109,7 @@ def _kernel(
     (first_line, inside), (column, part) = _divided(above, tall), _divided(beside, wide)
     destination = dw.at[pl.ds(above * ROWS, ROWS), pl.ds(beside * width, width)]
     find = functools.partial(_find, table=of_kernel(before), down=down, across=across)
-    n_blocks = ROWS // height
+    n_blocks = _n_above(cols)
     found = [find(first_line * n_blocks + i, column, by_rows=by_rows) for i in range(n_blocks)]
     is_whole = plan is None and n_blocks == 1
     is_any_kept = functools.reduce(jnp.logical_or, (own.is_kept for own in found))
@@ -169,6 +167,11 @@ def _find(
     number = line * across + column if by_rows else column * down + line
     entry = table.read(number)
     return _Block(line, entry, is_there & (table.read(number + 1) > entry))
+
+
+def _n_above(cols: int) -> int:
+    """Blocks of so many rows of dW, above each other, that a program writes 64 rows of."""
+    return max(1, ROWS // cols)
 
 
 def _divided(number: Array, by: Array) -> tuple[Array, Array]:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.launch import H200_MULTIPROCESSORS
 from pallas_kernels.mosaic.product_tiles import ROWS, Product, Tiles
 
 CACHE_BYTES = 5.5e12
@@ -71,7 +70,7 @@ def steps_of(product: Product, tiles: Tiles, n_blocks: int) -> tuple[float, floa
     longest = min(float(n_blocks), entries + _LONGEST[tiles.abreast] * spread)
     flops = 2 * tiles.n_compute * ROWS * product.width * product.depth * entries / longest
     flops *= max(1, (ROWS + product.width) / (2 * product.width))
-    multiplied = flops * H200_MULTIPROCESSORS / FLOPS[jnp.dtype(product.dtype).itemsize]
+    multiplied = flops * launch.H200_MULTIPROCESSORS / FLOPS[jnp.dtype(product.dtype).itemsize]
     issued = ISSUE_SECONDS * tiles.abreast
     return max(STEP_SECONDS, issued, COPY_SECONDS / (tiles.stages - 1), multiplied), longest
 

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.mosaic import launch
-from pallas_kernels.mosaic.launch import H200_MULTIPROCESSORS
 from pallas_kernels.mosaic.product_tiles import ROWS, Product
 
 STEP_BYTES = 128
@@ -134,9 +133,11 @@ def seconds(product: Product, tiles: StreamTiles) -> float:
     flops = 2 * steps * tiles.rows * product.width * product.depth
     # Tensor cores read both operands from shared memory: of a narrow block mostly x.
     flops *= max(1.0, (ROWS + product.width) / (2 * product.width))
-    multiplied = waves * places / n_tiles * flops / FLOPS[size] * H200_MULTIPROCESSORS / places
+    # Rates are of all multiprocessors of an H200.
+    slower = launch.H200_MULTIPROCESSORS / places
+    multiplied = waves * places / n_tiles * flops / FLOPS[size] * slower
     written = waves * tiles.rows * product.width * WRITE_SECONDS * min(2, 2 / tiles.n_compute)
-    loaded *= H200_MULTIPROCESSORS / places
+    loaded *= slower
     if tiles.teams == 1:
         return max(loaded, multiplied + written)
     return max(loaded, multiplied, (multiplied + written * tiles.n_compute / 2) / 2)
