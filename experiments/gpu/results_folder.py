@@ -1,11 +1,11 @@
 """The folder of a GPU benchmark's results: of one device, code and versions alone."""
 
-import hashlib
 import json
 from pathlib import Path
 
 import jax
 from tuning.ceilings import measured_ceilings
+from tuning.checksum import checksum
 from tuning.device_lock import device_lock
 
 import pallas_kernels
@@ -21,11 +21,8 @@ def code_digest() -> str:
 
     Nor are those of other tables, by which kernels are cut.
     """
-    digest = hashlib.sha256()
-    for folder in (Path(pallas_kernels.__file__).parent, Path(__file__).parents[1]):
-        for path in sorted(p for kind in _CODE for p in folder.rglob(kind)):
-            digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    folders = Path(pallas_kernels.__file__).parent, Path(__file__).parents[1]
+    return checksum(*folders, kinds=_CODE)
 
 
 def open_folder(folder: Path, *, is_trial: bool) -> Record:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import inspect
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from sparsemlp.blocks import format_block
 from sparsemlp.files import Record
 from sparsemlp.runs.history import History
 from tuning.candidates import measure, plain
+from tuning.checksum import checksum
 from tuning.device_lock import Lock, device_lock, unlocked
 from tuning.kernel_problems import gpu_engines, problem_of
 from tuning.table import TuningTable, line_of, problem_key
@@ -68,11 +68,7 @@ class Task:
 
 def code_of(engine: Engine) -> str:
     """A checksum of an engine's own modules, which entries of the table have beside their times."""
-    folder = Path(inspect.getfile(type(engine))).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    return checksum(Path(inspect.getfile(type(engine))).parent)
 
 
 def at_work_of(path: Path, index: int | None) -> AtWork:
