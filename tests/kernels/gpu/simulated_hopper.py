@@ -24,6 +24,7 @@ import pytest
 from jax import Array
 from jax.experimental import pallas as pl
 from simulated_memory import Barrier, Barriers, Program, Ref, SimulationError, running
+from simulated_numbers import take_numbers_of_numpy
 from simulated_warpgroups import HERE, Cluster, Product, Sums, Warpgroup
 
 from pallas_kernels.mosaic import launch, warpgroup
@@ -220,9 +221,10 @@ def _fori_loop(first: Any, last: Any, body: Callable[[Any, Any], Any], state: An
 def simulated(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
     """What engine `mosaic` launches runs on this Hopper, and not through JAX.
 
-    Indices are NumPy's, as arrays of JAX would take much of the time, and so annotations are left
+    Numbers are NumPy's, as JAX's would take most of the time, and so annotations are left
     unchecked.
     """
+    take_numbers_of_numpy(monkeypatch)
     replaced = {
         "fetch": _fetch,
         "arrive": _arrive,
