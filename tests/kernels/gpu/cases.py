@@ -75,8 +75,13 @@ class Case(NamedTuple):
 
 def kept_of(layer: SparseLayer) -> ListedBlocks:
     """The shapes of the kept blocks of a layer with their lists."""
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    ids = jax.ShapeDtypeStruct((layer.n_kept,), jnp.int32)
+    return _kept_of(layer.kernel_shape, layer.block, layer.n_kept)
+
+
+@functools.cache
+def _kept_of(shape: tuple[int, int], block: tuple[int, int], n_kept: int) -> ListedBlocks:
+    (n_in, n_out), (rows, cols) = shape, block
+    ids = jax.ShapeDtypeStruct((n_kept,), jnp.int32)
     make = functools.partial(listed, grid_shape=(n_in // cols, n_out // rows))
     return jax.eval_shape(make, ids)
 
