@@ -2,6 +2,8 @@
 
 import collections
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,15 +46,37 @@ LEVEL = "--xla_backend_optimization_level"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets XLA leave out LLVM's optimisations in the default and slow tests, which mostly compile.
+    """Tests mostly compile: what one process compiled the others read.
 
-    On a GPU, with another marker or with a level in XLA_FLAGS they run the code that users run; in
-    CI those of the kernels and the layers do, on the oldest JAX.
+    And the default and slow tests let XLA leave out LLVM's optimisations. On a GPU, with another
+    marker or with a level in XLA_FLAGS they run the code that users run; in CI those of the kernels
+    and the layers do, on the oldest JAX. Tests of what a GPU computes compile each for themselves.
     """
-    chosen = config.getoption("markexpr") or ""
-    flags = os.environ["XLA_FLAGS"]
-    if chosen.startswith(("not ", "slow")) and not NVIDIA_DEVICE.exists() and LEVEL not in flags:
+    has_gpu, flags = NVIDIA_DEVICE.exists(), os.environ["XLA_FLAGS"]
+    are_usual = (config.getoption("markexpr") or "").startswith(("not ", "slow"))
+    if are_usual or not has_gpu:
+        _keep_compiled(config)
+    if are_usual and not has_gpu and LEVEL not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {LEVEL}=0"
+
+
+def _keep_compiled(config: pytest.Config) -> None:
+    """In a folder of this run, or in `JAX_COMPILATION_CACHE_DIR` for the runs after it as well.
+
+    Workers, and processes that tests start, take it from the environment.
+    """
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="sparsemlp-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    options: dict[str, str | float] = {
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in options.items():
+        os.environ[name.upper()] = str(value)
+        jax.config.update(name, value)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

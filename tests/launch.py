@@ -20,13 +20,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def environment(compiled: Path, devices: int = 2) -> dict[str, str]:
+def environment(devices: int = 2) -> dict[str, str]:
     """The environment of a process with so many devices of its own."""
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
-        "JAX_COMPILATION_CACHE_DIR": str(compiled),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
     }
 

@@ -1,20 +1,18 @@
 """A model and a data set so small that a whole training run takes seconds.
 
 A module that trains takes `data = tiny.data`, the file of such a data set (`tiny.ragged_data` where
-a partial batch matters), and `compilation_cache = tiny.compilation_cache`: what one compiled the
-others read from a folder of this test session.
+a partial batch matters).
 """
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from sparsemlp.checkpoints.checkpoint import Checkpoints, Restored
 from sparsemlp.configuration.config import Config
@@ -173,26 +171,3 @@ def assert_same_outcome(actual: Path, expected: Path) -> None:
     for summary in summaries:
         del summary["seconds"]
     assert summaries[0] == summaries[1]
-
-
-def compilation_folder(factory: pytest.TempPathFactory) -> Path:
-    """Where this test session keeps what it compiled."""
-    return factory.getbasetemp() / "compiled"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps compiled programs on the disk while the tests of a module run."""
-    values = {
-        "jax_compilation_cache_dir": str(compilation_folder(tmp_path_factory)),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in values}
-    for name, value in values.items():
-        jax.config.update(name, value)
-    reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    reset_cache()

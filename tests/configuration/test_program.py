@@ -20,8 +20,6 @@ from sparsemlp.data import ImageDataset
 from sparsemlp.errors import InputError
 from sparsemlp.train.train_state import initial_state
 
-compilation_cache = tiny.compilation_cache
-
 
 def like_cifar10(height: int = 32, width: int = 32) -> ImageDataset:
     images, labels = np.zeros((300, height, width, 3), np.uint8), np.zeros(300, np.int32)

@@ -16,7 +16,6 @@ import tiny
 from sparsemlp.distributed.parallel import data_mesh, own_copy, replicate, replicate_first, usable
 from sparsemlp.errors import InputError
 
-compilation_cache = tiny.compilation_cache
 HERE = Path(__file__).parents[1]
 
 

@@ -17,7 +17,6 @@ from sparsemlp.distributed import processes
 from sparsemlp.distributed.lifeline import DIED
 from sparsemlp.errors import InputError, WorkerError
 
-compilation_cache = tiny.compilation_cache
 data = tiny.data
 
 TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
@@ -25,9 +24,9 @@ TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Of each process; what the two of one test compiled, those of the next read."""
-    return launch.environment(tmp_path_factory.mktemp("processes") / "compiled")
+def environment() -> dict[str, str]:
+    """Of each process."""
+    return launch.environment()
 
 
 def test_bad_flags_end_the_program_with_one_line(tmp_path, capsys):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import tiny
 
-compilation_cache = tiny.compilation_cache
 PROGRAM = Path(__file__).parents[2] / "experiments" / "cifar10.py"
 OPTIONS = {"epochs": 20, "mask_start_epoch": 0, "checkpoint_every": 0.0}
 
@@ -39,16 +38,12 @@ def run_until(n_lines: int, number: int, arguments: list[str], out: Path, env: d
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_a_run_killed_and_stopped_again_and_again_ends_as_one_never_disturbed(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-):
+def test_a_run_killed_and_stopped_again_and_again_ends_as_one_never_disturbed(tmp_path: Path):
     """SIGKILL, SIGTERM and SIGINT, each followed by a new process that goes on."""
     data = tiny.write_npz(tmp_path / "tiny.npz")
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
     assert tiny.start(data, undisturbed, **OPTIONS) == 0
     env = os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(tiny.compilation_folder(tmp_path_factory)),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_DEFAULT_MATMUL_PRECISION": "highest",
         "PYTHONPATH": str(PROGRAM.parents[1]),
     }

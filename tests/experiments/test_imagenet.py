@@ -17,7 +17,6 @@ from tiny_images import examples, write_folder, write_tfds
 from sparsemlp.configuration.config import Config
 from sparsemlp.runs.command_line import main
 
-compilation_cache = tiny.compilation_cache
 PROGRAM = Path(__file__).parents[2] / "experiments" / "imagenet.py"
 
 
@@ -174,7 +173,7 @@ def test_two_processes_decode_and_train_each_its_part(folder: Path, finished: Pa
     """Two devices each; the last batch, 7 images in 8 rows, is computed whole by all of them."""
     out = tmp_path / "out"
     flags = [*tiny.flags(**tiny_stream.RUN), f"--dataset={folder}", f"--out={out}"]
-    with launch.started(flags, launch.environment(tmp_path / "compiled")) as started:
+    with launch.started(flags, launch.environment()) as started:
         ends = launch.ended(started)
     assert [code for code, _ in ends] == [0, 0], ends
     assert "on 4 x cpu in 2 processes, 2 images each" in ends[0][1]

@@ -11,7 +11,6 @@ import pytest
 import sweep as program
 import tiny
 
-compilation_cache = tiny.compilation_cache
 PROGRAM = Path(program.__file__)
 OPTIONS = tiny.RUN | {
     "epochs": 12,
@@ -40,14 +39,11 @@ def summaries(out: Path) -> dict[str, int]:
 def test_a_sweep_killed_in_each_run_ends_as_runs_never_disturbed(
     grid: Path,
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("sparsemlp.runs.recorder.draw", lambda *_: None)
     out = tmp_path / "out"
     env = os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(tiny.compilation_folder(tmp_path_factory)),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_DEFAULT_MATMUL_PRECISION": "highest",
         "PYTHONPATH": str(PROGRAM.parents[1]),
     }

@@ -29,7 +29,6 @@ from sparsemlp.schedule import MASKED
 from sparsemlp.studies.run_reader import read_run
 from sparsemlp.train.train_state import initial_state
 
-compilation_cache = tiny.compilation_cache
 DATA = tiny.dataset(n_train=16)
 STEPS = 6
 COMMON: dict[str, Any] = {

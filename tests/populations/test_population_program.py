@@ -25,7 +25,6 @@ from sparsemlp.train.evaluation import evaluate, evaluation_batches
 from sparsemlp.train.train_state import Program, TrainState, epoch_order, initial_state
 from sparsemlp.train.training import train_steps
 
-compilation_cache = tiny.compilation_cache
 DATA = tiny.dataset()
 COMMON: dict[str, Any] = {
     "engine": "reference",

@@ -13,7 +13,6 @@ from sparsemlp.populations.population_trainer import PopulationTrainer, StepByte
 from sparsemlp.schedule import DENSE
 from sparsemlp.train.train_state import initial_state
 
-compilation_cache = tiny.compilation_cache
 DATA = tiny.dataset()
 PROGRAMS = [
     build_program(tiny.settings(ratio=ratio, seed=seed), DATA)

@@ -17,7 +17,6 @@ from sparsemlp.configuration.settings import resolve
 from sparsemlp.errors import InputError
 from sparsemlp.runs import command_line
 
-compilation_cache = tiny.compilation_cache
 data = tiny.data
 
 

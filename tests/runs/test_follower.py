@@ -11,8 +11,6 @@ from sparsemlp.schedule import MASKED
 from sparsemlp.train.train_state import initial_state
 from sparsemlp.train.trainer import Trainer
 
-compilation_cache = tiny.compilation_cache
-
 
 def test_an_epoch_leaves_its_record_in_memory_and_no_file(tmp_path):
     settings, data = tiny.settings(epochs=2), tiny.dataset()

@@ -25,7 +25,6 @@ from sparsemlp.schedule import DENSE, MASKED
 from sparsemlp.train.train_state import initial_state, no_totals
 from sparsemlp.train.trainer import Trainer
 
-compilation_cache = tiny.compilation_cache
 data = tiny.ragged_data
 whole_batches = tiny.data
 finished = finished_run.finished

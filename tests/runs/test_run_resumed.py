@@ -17,7 +17,6 @@ from finished_run import EVERY_STEP
 
 from sparsemlp.runs.resume import restore_run
 
-compilation_cache = tiny.compilation_cache
 data = tiny.ragged_data
 finished = finished_run.finished
 

@@ -77,8 +77,6 @@ def grid(place: Path) -> Path:
 def sweep(place: Path, environment: dict[str, str], *arguments: object) -> str:
     """What the program prints; it must end well."""
     settings = {
-        "JAX_COMPILATION_CACHE_DIR": str(place / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(ROOT),
     }

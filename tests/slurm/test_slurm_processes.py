@@ -17,7 +17,6 @@ import pytest
 import tiny
 
 pytestmark = pytest.mark.slurm
-compilation_cache = tiny.compilation_cache
 data = tiny.data
 
 TOLERANCE = 20 * 64 * np.finfo(np.float32).eps
@@ -42,9 +41,7 @@ def submit(environment: dict[str, str], folder: Path, arguments: list[str]) -> s
     script.write_text(f"#!/bin/bash\nsrun --ntasks=2 {shlex.join(python)}\n")
     # SLURM's own view of a machine's cores may be one: two tasks can share it.
     sbatch = ["sbatch", "--parsable", "--ntasks=2", "--overcommit", f"--output={folder}/job.out"]
-    own = launch.environment(folder / "compiled") | {
-        name: environment[name] for name in ("SLURM_CONF", "PATH")
-    }
+    own = launch.environment() | {name: environment[name] for name in ("SLURM_CONF", "PATH")}
     done = subprocess.run(
         [*sbatch, str(script)], env=own, capture_output=True, text=True, timeout=60
     )

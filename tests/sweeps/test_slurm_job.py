@@ -17,7 +17,6 @@ from sparsemlp.errors import InputError
 from sparsemlp.sweeps.slurm_job import SweepJob, is_running, preemption_signal
 from sparsemlp.sweeps.sweep_folder import Sweep, SweepFolder, SweepRun
 
-compilation_cache = tiny.compilation_cache
 data = tiny.data
 OPTIONS: dict[str, Any] = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 

@@ -15,7 +15,6 @@ from sparsemlp.sweeps.grid import read_grid
 from sparsemlp.sweeps.sweep import tell_plan, train_sweep
 from sparsemlp.sweeps.sweep_folder import SweepFolder
 
-compilation_cache = tiny.compilation_cache
 data = tiny.data
 FIXED = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 NAMES = ["2x4-0.5-masked-seed0", "2x4-0.5-masked-seed1"]

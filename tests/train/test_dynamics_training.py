@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 
-compilation_cache = tiny.compilation_cache
 data = tiny.data
 
 EVERYTHING: dict[str, Any] = {

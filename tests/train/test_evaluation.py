@@ -16,8 +16,6 @@ from sparsemlp.schedule import MASKED
 from sparsemlp.train.evaluation import evaluate, evaluation_batches
 from sparsemlp.train.train_state import Program, initial_state
 
-compilation_cache = tiny.compilation_cache
-
 
 @pytest.fixture(scope="module")
 def program() -> Program:

@@ -16,7 +16,6 @@ from sparsemlp.mask_trees import select_masks
 from sparsemlp.train import forward_backward
 from sparsemlp.train.train_state import Program, initial_state
 
-compilation_cache = tiny.compilation_cache
 KEY = jax.random.key(3)
 RNGS = {"drop_path": KEY, "gradient": KEY}
 

@@ -20,7 +20,6 @@ from sparsemlp.train.evaluation import evaluate, evaluation_batches
 from sparsemlp.train.train_state import Program, initial_state
 from sparsemlp.train.training import train_step
 
-compilation_cache = tiny.compilation_cache
 OPTIONS: dict[str, Any] = {
     "model": "resnet9",
     "width": 2,

@@ -34,7 +34,6 @@ from sparsemlp.train.stream_trainer import StreamTrainer
 from sparsemlp.train.train_state import TrainState, initial_state
 from sparsemlp.train.training import train_step
 
-compilation_cache = tiny.compilation_cache
 N_TRAIN, N_VALIDATION = (sum(counts) for counts in PER_CLASS.values())
 
 
@@ -244,7 +243,7 @@ def test_four_devices_give_the_losses_of_one_over_20_steps(images: ImageSet, tmp
         [sys.executable, __file__, folder],
         capture_output=True,
         text=True,
-        env=launch.environment(tmp_path / "compiled", devices=4),
+        env=launch.environment(devices=4),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

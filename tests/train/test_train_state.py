@@ -12,8 +12,6 @@ from sparsemlp.checkpoints.manifest import named_leaves
 from sparsemlp.configuration.program import build_program
 from sparsemlp.train.train_state import epoch_order, initial_state, no_totals, stream_key
 
-compilation_cache = tiny.compilation_cache
-
 
 def order(seed: int, epoch: int, n_images: int = 100) -> np.ndarray:
     return np.asarray(epoch_order(seed, jnp.int32(epoch), n_images))

@@ -17,7 +17,6 @@ from sparsemlp.train.evaluation import Evaluation, evaluate, evaluation_batches
 from sparsemlp.train.train_state import Program, TrainState, epoch_order, initial_state, no_totals
 from sparsemlp.train.trainer import Trainer
 
-compilation_cache = tiny.compilation_cache
 FOREVER = 1e9
 
 

@@ -27,8 +27,6 @@ from sparsemlp.train.evaluation import evaluate
 from sparsemlp.train.train_state import Program, epoch_order, initial_state, stream_key
 from sparsemlp.train.training import lambdas
 
-compilation_cache = tiny.compilation_cache
-
 
 @pytest.fixture(scope="module")
 def program() -> Program:

@@ -20,7 +20,6 @@ from sparsemlp.schedule import LEVELS, Phase
 from sparsemlp.train.train_state import Program, initial_state
 from sparsemlp.train.training import train_step
 
-compilation_cache = tiny.compilation_cache
 program, plain = test_training.program, test_training.plain
 
 

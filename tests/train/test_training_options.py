@@ -15,7 +15,6 @@ from sparsemlp.train.augment import normalize
 from sparsemlp.train.train_state import Program, TrainState, initial_state
 from sparsemlp.train.training import train_step
 
-compilation_cache = tiny.compilation_cache
 STRAIGHT_THROUGH: dict[str, Any] = tiny.PLAIN | {"backward": "straight_through"}
 
 jitted_step = jax.jit(train_step, static_argnums=0, static_argnames="masked")

@@ -11,8 +11,6 @@ from tiny_training import built, run
 
 from sparsemlp.train.train_state import initial_state
 
-compilation_cache = tiny.compilation_cache
-
 
 def test_bfloat16_keeps_float32_parameters_and_stays_near():
     plain = built(**tiny.PLAIN)
