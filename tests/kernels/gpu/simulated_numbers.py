@@ -20,6 +20,10 @@ def _divide(a: Any, b: Any) -> Any:
     return (a - np.fmod(a, b)) // b
 
 
+def _shift_right_logical(a: Any, b: Any) -> Any:
+    return (a.view(np.uint32) >> b.view(np.uint32)).view(np.int32)
+
+
 def _where(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
@@ -31,8 +35,7 @@ def _when(condition: Any) -> Function:
 _IN_NUMPY: list[tuple[Any, str, Function]] = [
     (jax.lax, "rem", np.fmod),
     (jax.lax, "div", _divide),
-    (jax.lax, "shift_right_logical", np.right_shift),
-    (jnp, "left_shift", np.left_shift),
+    (jax.lax, "shift_right_logical", _shift_right_logical),
     (jnp, "minimum", np.minimum),
     (jnp, "maximum", np.maximum),
     (jnp, "logical_not", np.logical_not),
