@@ -1,6 +1,5 @@
 """Settings that every test shares."""
 
-import collections
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 # for the others.
 os.environ.setdefault("NPROC", "32")
 
+import case_choice
 import jax
 import jaxtyping
 import pytest
@@ -48,12 +48,13 @@ LEVEL = "--xla_backend_optimization_level"
 def pytest_configure(config: pytest.Config) -> None:
     """Tests mostly compile: what one process compiled the others read.
 
-    And the default and slow tests let XLA leave out LLVM's optimisations. On a GPU, with another
-    marker or with a level in XLA_FLAGS they run the code that users run; in CI those of the kernels
-    and the layers do, on the oldest JAX. Tests of what a GPU computes compile each for themselves.
+    And the default, thorough and slow tests let XLA leave out LLVM's optimisations. On a GPU, with
+    another marker or with a level in XLA_FLAGS they run the code that users run; in CI those of the
+    kernels and the layers do, on the oldest JAX. Tests of what a GPU computes compile each for
+    themselves.
     """
     has_gpu, flags = NVIDIA_DEVICE.exists(), os.environ["XLA_FLAGS"]
-    are_usual = (config.getoption("markexpr") or "").startswith(("not ", "slow"))
+    are_usual = (config.getoption("markexpr") or "").startswith(("not ", "slow", "thorough"))
     if are_usual or not has_gpu:
         _keep_compiled(config)
     if are_usual and not has_gpu and LEVEL not in flags:
@@ -89,21 +90,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the cases between every Nth of those that the markers chose."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Settles what is thorough before the markers choose; of the chosen cases takes every Nth."""
     every: int = config.getoption("every") or 0
     if every < 1:
         raise pytest.UsageError(f"--every={every} is no count: choose at least 1")
-    seen = collections.Counter[str]()
-    left_out = []
-    for item in list(items):
-        name = item.nodeid.partition("[")[0]
-        if seen[name] % every:
-            left_out.append(item)
-            items.remove(item)
-        seen[name] += 1
-    config.hook.pytest_deselected(items=left_out)
+    case_choice.settle_thorough(items)
+    yield
+    config.hook.pytest_deselected(items=case_choice.leave_out(items, every))
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ def test_a_linear_layer_promotes_no_rank(engine, rules):
             jax.grad(loss, (0, 1))(KERNEL, normal(*shape))
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize(
     ("model", "shape"),
     [

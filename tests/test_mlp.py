@@ -64,6 +64,7 @@ def test_fused_layers_have_straight_through_gradients(choice):
         assert np.any(np.asarray(actual[name])[~np.asarray(mask.dense())] != 0)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     "choice",
     [

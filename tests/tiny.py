@@ -1,12 +1,12 @@
 """A model and a data set so small that a whole training run takes seconds.
 
 A module that trains takes `data = tiny.data`, the file of such a data set (`tiny.ragged_data` where
-a partial batch matters).
+a partial batch matters), and `no_pictures = tiny.no_pictures` where it looks at none.
 """
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ragged_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data set of `arrays` as a file; the last batch of an epoch is a partial one."""
     return write_npz(tmp_path_factory.mktemp("data") / "tiny.npz")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_pictures() -> Iterator[None]:
+    """Pictures have tests of their own, and take longer than the steps of so small a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sparsemlp.runs.recorder.draw", lambda *_: None)
+        yield
 
 
 def settings(**changes: Any) -> Settings:

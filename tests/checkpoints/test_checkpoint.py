@@ -140,6 +140,7 @@ def _restore_damaged(directory: Path, newest: int = 2) -> int:
     return restored.step
 
 
+@pytest.mark.thorough
 def test_no_damage_to_any_file_changes_what_is_restored(two: Path) -> None:
     """Files that only describe may be harmless to damage; those that hold arrays never are."""
     outcomes: dict[str, list[int]] = {}

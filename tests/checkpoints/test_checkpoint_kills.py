@@ -133,6 +133,7 @@ for moment in map(int, sys.argv[2:]):
 """
 
 
+@pytest.mark.thorough
 def test_a_kill_at_any_moment_leaves_the_newest_complete_state(tmp_path: Path) -> None:
     """Another process reads all the while and never sees less than what was already saved."""
     like = {str(i): jnp.zeros((64, 64), jnp.int32) for i in range(4)}

@@ -101,6 +101,7 @@ def test_the_imagenet_model_exchanges_less_than_a_quarter_of_dense():
     assert exchanged_bytes(IMAGENET, masking, "masked") < 0.25 * dense
 
 
+@pytest.mark.thorough
 def test_bytes_exchanged_are_those_of_the_collectives_in_compiled_programs():
     """On 4, 2 and 1 virtual devices of a CPU, to the byte; one device exchanges nothing."""
     environment = os.environ | {

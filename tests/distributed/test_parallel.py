@@ -22,7 +22,7 @@ HERE = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("engine", "backward", "parts"),
     [
-        ("cpu", "masked", 1),
+        pytest.param("cpu", "masked", 1, marks=pytest.mark.thorough),
         pytest.param("cpu", "masked", 2, marks=pytest.mark.slow),
         pytest.param("reference", "straight_through", 2, marks=pytest.mark.slow),
         pytest.param("reference", "masked", 1, marks=pytest.mark.slow),

@@ -73,6 +73,7 @@ def test_a_tiny_run_writes_a_table_that_loads(tmp_path: Path, run: Any) -> None:
     assert sum('"4x4"' in line for line in out.read_text().splitlines()) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("native")
 def test_the_rest_of_a_table_stays_as_it_was(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch

@@ -44,6 +44,7 @@ def test_a_run_leaves_the_records_that_a_run_on_a_small_set_leaves(finished: Pat
     assert (finished / "curves.png").stat().st_size > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [1, 5])
 def test_stopped_within_an_epoch_and_resumed_it_ends_as_one_never_stopped(
     folder: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
@@ -60,6 +61,7 @@ def test_stopped_within_an_epoch_and_resumed_it_ends_as_one_never_stopped(
     assert untimed[0] == untimed[1]
 
 
+@pytest.mark.thorough
 def test_an_adaptive_ratio_follows_images_that_are_held_out(folder: Path, tmp_path: Path):
     out, more = tmp_path / "out", {"ratio_schedule": "adaptive", "hold_out": 0.25, "epochs": 2}
     assert tiny_stream.start(folder, out, **more) == 0

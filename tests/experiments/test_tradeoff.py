@@ -48,6 +48,7 @@ def test_every_run_is_a_point_and_needs_no_data(tmp_path: Path, capsys: pytest.C
     assert one.step_ms == pytest.approx(1000 * 0.15 / 5)
 
 
+@pytest.mark.thorough
 def test_a_run_on_other_images_takes_their_shapes(tmp_path: Path):
     data = tiny.write_npz(tmp_path / "tiny.npz")
     config = dataclasses.replace(DENSE, dataset=str(data), batch_size=8, dim=8)

@@ -104,6 +104,7 @@ def state_of(folder: Path, settings: Settings, step: int) -> Any:
         return checkpoints.restore(jax.eval_shape(lambda: initial_state(program)), {step}).state
 
 
+@pytest.mark.thorough
 def test_each_folder_holds_what_a_single_run_leaves(together, alone):
     folder, outcomes = together
     for index, outcome in enumerate(outcomes):
@@ -180,6 +181,7 @@ def assert_same_as(folder: Path, expected: Path) -> None:
         assert (one / "summary.json").exists()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_population_resumes_and_ends_the_same(together, tmp_path, monkeypatch):
     monkeypatch.setattr(population_run, "CHUNK_SECONDS", 0.0)
     interruption = Interruption()

@@ -64,6 +64,7 @@ def test_long_titles_stay_on_the_picture(tmp_path):
         assert all((edge == 255).all() for edge in edges)
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_curves_of_a_run_that_collapsed_are_drawn(tmp_path, bad):
     collapsed = record(2, loss=bad, dropped_norm=bad, test_top1=0.0)

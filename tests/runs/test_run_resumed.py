@@ -18,10 +18,12 @@ from finished_run import EVERY_STEP
 from sparsemlp.runs.resume import restore_run
 
 data = tiny.ragged_data
+no_pictures = tiny.no_pictures
 finished = finished_run.finished
 
 
-@pytest.mark.parametrize("step", [3, 6, 11])
+@pytest.mark.thorough(after=1)
+@pytest.mark.parametrize("step", [11, 3, 6])
 def test_a_signal_stops_at_the_next_step_and_a_resumed_run_ends_the_same(
     finished: Path,
     data: Path,
@@ -30,7 +32,7 @@ def test_a_signal_stops_at_the_next_step_and_a_resumed_run_ends_the_same(
     capsys: pytest.CaptureFixture[str],
     step: int,
 ):
-    """In a dense epoch, after one, and before the partial batch of a masked one."""
+    """Before the partial batch of a masked epoch, in a dense one, and after that."""
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         tiny.at_step(patch, step, lambda: signal.raise_signal(signal.SIGTERM))
@@ -156,6 +158,7 @@ def test_options_that_do_not_change_the_numbers_may_be_changed(finished: Path, t
     assert tiny.records(out) == tiny.records(finished)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("step", "refused"), [(15, "checkpoint"), (12, "record")])
 def test_a_full_disk_is_one_line_and_nothing_saved_is_lost(
     finished: Path,

@@ -19,8 +19,9 @@ def names(grid: Grid) -> list[str]:
 
 def test_the_grid_of_the_thesis_has_its_342_runs():
     grid = read_grid(CONFIGS / "grid_cifar10.yaml")
-    assert len(grid.runs) == len(set(names(grid))) == 19 * 9 * 2
     settings = [resolve(run.config, "cifar10") for run in grid.runs]
+    found = {run_name(s, run.swept) for s, run in zip(settings, grid.runs, strict=True)}
+    assert len(grid.runs) == len(found) == 19 * 9 * 2
     assert {s.backward for s in settings} == {"masked", "dense"}
     assert {s.ratio for s in settings} == {n / 10 for n in range(1, 10)}
     assert len({s.block for s in settings}) == 19

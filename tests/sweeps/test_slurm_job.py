@@ -18,6 +18,7 @@ from sparsemlp.sweeps.slurm_job import SweepJob, is_running, preemption_signal
 from sparsemlp.sweeps.sweep_folder import Sweep, SweepFolder, SweepRun
 
 data = tiny.data
+no_pictures = tiny.no_pictures
 OPTIONS: dict[str, Any] = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 
 
@@ -26,13 +27,12 @@ class Requeued(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def handlers() -> Iterator[None]:
     """The handlers that submitit sets on a node: the signal requeues, SIGTERM does nothing."""
 
     def requeue(number: int, frame: FrameType | None) -> None:
         raise Requeued
 
-    monkeypatch.setattr("sparsemlp.runs.recorder.draw", lambda *_: None)
     at = {preemption_signal(): requeue, signal.SIGTERM: lambda *_: None}
     before = {number: signal.signal(number, handler) for number, handler in at.items()}
     yield
@@ -49,6 +49,7 @@ def folder(data: Path, tmp_path: Path) -> SweepFolder:
     return folder
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize(
     ("numbers", "running", "requeued"),
     [
@@ -77,6 +78,7 @@ def test_a_job_that_must_end_saves_and_is_requeued_unless_it_was_cancelled(
     assert job.names == ["tiny"]
 
 
+@pytest.mark.thorough
 def test_a_requeued_job_goes_on_and_ends_as_one_never_disturbed(
     folder: SweepFolder, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,7 +4,6 @@ import io
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,9 @@ from sparsemlp.sweeps.sweep import tell_plan, train_sweep
 from sparsemlp.sweeps.sweep_folder import SweepFolder
 
 data = tiny.data
+no_pictures = tiny.no_pictures
 FIXED = tiny.RUN | {"epochs": 2, "mask_start_epoch": 0, "batch_size": 11}
 NAMES = ["2x4-0.5-masked-seed0", "2x4-0.5-masked-seed1"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_pictures() -> Iterator[None]:
-    """Pictures have tests of their own, and take most of the time of so small a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparsemlp.runs.recorder.draw", lambda *_: None)
-        yield
 
 
 def sweep(
@@ -84,6 +76,7 @@ def test_a_finished_sweep_is_left_as_it_is_and_a_larger_grid_adds_to_it(
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.thorough
 def test_a_run_that_fails_is_recorded_the_others_go_on_and_it_is_tried_again_when_asked(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -109,6 +102,7 @@ def test_a_run_that_fails_is_recorded_the_others_go_on_and_it_is_tried_again_whe
     tiny.assert_same_outcome(out / "runs" / NAMES[0], finished / "runs" / NAMES[0])
 
 
+@pytest.mark.thorough
 def test_a_signal_saves_and_says_how_to_go_on_and_nothing_is_lost_or_repeated(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

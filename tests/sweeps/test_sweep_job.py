@@ -75,6 +75,7 @@ def test_runs_that_differ_in_ratio_are_one_job_if_they_are_trained_together(run)
     assert epochs_of(jobs[0]) == 1
 
 
+@pytest.mark.thorough
 def test_a_population_leaves_finished_and_occupied_members_and_trains_the_others(run, folder):
     runs = members(run, (0.25, 0.5, 0.75))
     for each in runs:

@@ -11,6 +11,7 @@ import pytest
 import tiny
 
 data = tiny.data
+no_pictures = tiny.no_pictures
 
 EVERYTHING: dict[str, Any] = {
     "epochs": 5,
@@ -87,6 +88,7 @@ def test_a_run_that_ends_before_it_masks_has_a_best_epoch_and_names_its_device(d
     assert environment["devices"] == 1 <= environment["visible_devices"]
 
 
+@pytest.mark.thorough
 def test_the_adaptive_ratio_follows_the_losses_that_the_run_recorded(data, tmp_path):
     out = tmp_path / "run"
     assert tiny.start(data, out, **ADAPTIVE | {"epochs": 3, "batch_size": 12}) == 0

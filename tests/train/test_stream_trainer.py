@@ -194,6 +194,7 @@ def test_unreadable_images_are_counted_in_the_record_and_in_no_accuracy(tmp_path
     assert trainer.measures()["seconds_waiting"] == 0
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.filterwarnings("ignore:.* cannot be read")
 @pytest.mark.parametrize("n_steps", [1, 2, 3])
 def test_an_epoch_that_another_process_ends_has_its_counts_in_the_record(

@@ -76,6 +76,7 @@ def test_the_numbers_follow_from_the_turns(
     assert "jax " in text
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -64,6 +64,7 @@ def test_a_cell_that_was_measured_is_not_measured_again(counted, tmp_path):
     assert len(counted) == 3
 
 
+@pytest.mark.thorough
 def test_a_counter_that_is_refused_is_left_out_and_the_other_counts(counted, monkeypatch, tmp_path):
     def refused(_: list[str]) -> Traffic:
         raise InputError("ncu ended with 1: ERR_NVGPUCTRPERM")

@@ -118,6 +118,7 @@ def _way(tiles: StreamTiles) -> tuple[object, ...]:
     return tiles.n_compute, tiles.teams, tiles.tall
 
 
+@pytest.mark.thorough
 def test_kernels_are_cut_in_every_way_that_is_timed():
     def ways(points: list[Point]) -> set[object]:
         found = set()

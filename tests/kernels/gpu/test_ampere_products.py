@@ -13,6 +13,7 @@ from pallas_kernels.mosaic.ampere_product_tiles import tiles_of
 RESIDENT, STREAMED = 1 << 20, 48 << 10
 
 
+@pytest.mark.thorough(after=2)
 @INTERPRETED
 @pytest.mark.parametrize(
     ("block", "rows", "memory"),

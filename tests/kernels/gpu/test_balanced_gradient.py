@@ -21,6 +21,7 @@ KEPT = jnp.asarray([0, 2, 5], jnp.int32)
 LAYER = SparseLayer((128, 192), (64, 64), 3, -1, "bfloat16")
 
 
+@pytest.mark.thorough(after=1)
 @INTERPRETED
 @pytest.mark.parametrize(("axis", "with_lists"), [(-1, True), (-2, False)])
 def test_both_gradients_are_those_of_the_reference(axis, with_lists):
@@ -64,6 +65,7 @@ def test_an_empty_batch_has_no_gradient():
     assert not db.any()
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("n_rows", [1, 37, 1000])
 @pytest.mark.parametrize("is_long", [False, True], ids=["32 bits", "64 bits"])
 def test_any_number_of_rows_lowers_on_each_of_several_devices(n_rows, is_long):

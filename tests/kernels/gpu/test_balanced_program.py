@@ -40,6 +40,7 @@ CASES = [
 NAMES = "block", "dtype", "rows", "n_together", "by_rows", "programs"
 
 
+@pytest.mark.thorough(after=1)
 @INTERPRETED
 @pytest.mark.parametrize(NAMES, CASES[:3], ids=str)
 def test_what_programs_share_adds_up_to_the_whole(
@@ -48,6 +49,7 @@ def test_what_programs_share_adds_up_to_the_whole(
     compute(block, dtype, rows, GradientTiles(n_together, 2, programs, by_rows, balanced=True))
 
 
+@pytest.mark.thorough(after=6)
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize(NAMES, CASES, ids=str)
 def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(

@@ -30,6 +30,7 @@ def square(side: int, n_in: int, n_out: int) -> SparseLayer:
     return SparseLayer((n_in, n_out), (side, side), n_kept, -1, "bfloat16")
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("n_together", [1, 2, 4, 8])
 def test_loads_and_sums_are_those_of_groups_of_blocks_kept_at_random(n_together, by_rows):

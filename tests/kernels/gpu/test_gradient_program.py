@@ -35,6 +35,7 @@ CUTS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thorough(after=2)
 @INTERPRETED
 @CUTS
 def test_shares_of_rows_through_a_short_ring_add_up_to_the_whole(
@@ -43,6 +44,7 @@ def test_shares_of_rows_through_a_short_ring_add_up_to_the_whole(
     compute(block, dtype, rows, n_together, by_rows, n_groups)
 
 
+@pytest.mark.thorough(after=4)
 @pytest.mark.usefixtures("simulated")
 @CUTS
 def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(

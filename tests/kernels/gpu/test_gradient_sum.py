@@ -52,6 +52,7 @@ def check(block: tuple[int, int], dtype: str, n_shares: int) -> None:
         np.testing.assert_array_equal(np.asarray(found)[~mask], 0)
 
 
+@pytest.mark.thorough(after=2)
 @INTERPRETED
 @CASES
 def test_shares_are_summed_before_they_are_rounded(block, dtype, n_shares):

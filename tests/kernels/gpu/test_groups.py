@@ -41,6 +41,7 @@ def test_shares_are_summed_before_they_are_rounded():
     np.testing.assert_array_equal(dw.astype(jnp.float32), np.full((16, 16), 2**-9))
 
 
+@pytest.mark.thorough
 def test_kernels_that_are_alike_are_grouped_together_as_each_alone():
     rng = np.random.default_rng(0)
     kept = np.stack([np.sort(rng.choice(35, 14, replace=False)) for _ in range(3)])

@@ -51,6 +51,7 @@ def compute(
     return pair
 
 
+@pytest.mark.thorough(after=2)
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("tiles", CUTS, ids=str)
 def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(tiles):
@@ -59,6 +60,7 @@ def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(tiles):
         compute(tiles, 256, "bfloat16")
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("tiles", [WHOLE, IN_PIECES], ids=str)
 def test_few_rows_share_out_the_columns_among_programs(tiles):
@@ -156,6 +158,7 @@ def test_a_simulated_hopper_notices_operands_that_are_not_waited_for(name, tiles
         compute(tiles)
 
 
+@pytest.mark.thorough(after=1)
 @INTERPRETED
 @pytest.mark.parametrize(
     ("tiles", "dtype"),

@@ -151,6 +151,7 @@ def test_hidden_units_of_any_number_of_rows_lower_on_hopper_as_one_kernel(n_rows
     assert [out.shape for out in traced.out_info] == [(n_rows, 256)] * 2
 
 
+@pytest.mark.thorough(after=1)
 @pytest.mark.parametrize("name", ["data", "x", "y", "warpgroup", "cluster"])
 def test_an_axis_of_a_mesh_is_none_of_a_kernel_whatever_its_name(name):
     """A kernel that reads the axis of a mesh asks for what programs of several devices need."""

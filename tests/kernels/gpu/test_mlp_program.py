@@ -52,6 +52,7 @@ def compute(tiles: MlpTiles, hidden: int = 256, dtype: str = "float32", **change
     return pair
 
 
+@pytest.mark.thorough(after=3)
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize(
     ("tiles", "hidden", "dtype"),
@@ -157,6 +158,7 @@ def test_a_simulated_hopper_notices_units_that_are_stored_over_those_that_are_re
         compute(tiles)
 
 
+@pytest.mark.thorough(after=1)
 @INTERPRETED
 @pytest.mark.parametrize(
     ("tiles", "dtype"),

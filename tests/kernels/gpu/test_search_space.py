@@ -48,8 +48,8 @@ def test_a_cut_that_is_forced_is_the_one_that_computes(kernel, monkeypatch):
     x, dy = normal(70, 96, dtype="bfloat16"), normal(70, 64, dtype="bfloat16", seed=1)
     w, kept = normal(96, 64, dtype="bfloat16", seed=2), jnp.asarray([0, 3, 4], jnp.int32)
     space = configurations(problem(kernel, layer, 70))
-    chosen = min(space[1:], key=lambda c: c.stages)
-    assert chosen != space[0]
+    # One program for each multiprocessor would take long to interpret.
+    chosen = next(c for c in space[1:] if not getattr(c, "balanced", False))
 
     def compute(engine: Any) -> Any:
         if kernel == "product":

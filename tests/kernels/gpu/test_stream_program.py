@@ -75,6 +75,7 @@ def multiply(
     return layer
 
 
+@pytest.mark.thorough(after=2)
 @INTERPRETED
 @BOTH
 @pytest.mark.parametrize(
