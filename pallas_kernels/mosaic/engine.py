@@ -1,8 +1,6 @@
 """Engine `mosaic`: Pallas kernels for Hopper and Ampere that load the kept blocks and no others."""
 
-import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,25 +13,16 @@ from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.mosaic import (
     ampere_gradient,
     ampere_products,
-    balanced_gradient,
-    gradient,
     hidden,
-    hidden_cost,
-    mlp,
-    mlp_cost,
-    products,
+    hopper,
     search_space,
     support,
 )
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
-from pallas_kernels.mosaic.gradient_cost import gradient_tiles_of
-from pallas_kernels.mosaic.gradient_tiles import DENSE, GradientTiles
-from pallas_kernels.mosaic.product_tiles import product_of
-from pallas_kernels.mosaic.stream_tiles import StreamTiles, tiles_of
 from pallas_kernels.mosaic.support import AMPERE, HOPPER
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
-from pallas_kernels.tuning import Problem, configure
+from pallas_kernels.tuning import Problem
 
 _REFERENCE = Reference()
 
@@ -55,7 +44,7 @@ class Mosaic(Engine):
         device that JAX computes on.
     """
 
-    name = "mosaic"
+    name = hopper.ENGINE
     measured = False
     takes_lists = True
     version = search_space.VERSION
@@ -73,7 +62,7 @@ class Mosaic(Engine):
 
     def configurations(self, problem: Problem) -> list[Any]:
         """The shortest time on paper first; none on Ampere, whose cuts are fixed."""
-        if self._capability().startswith(AMPERE):
+        if self._on_ampere():
             return []
         return search_space.configurations(problem)
 
@@ -112,18 +101,9 @@ class Mosaic(Engine):
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
         if not x.size or not kept.size:
             return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), layer)
+        by = ampere_gradient if self._on_ampere() else hopper
         x, dy = _rows(x, layer), _rows(dy, layer)
-        if self._capability().startswith(AMPERE):
-            return ampere_gradient.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
-        tiles = self._gradient_tiles(layer, x.shape[0])
-        if tiles == DENSE:
-            rows = dataclasses.replace(layer, axis=-1)
-            return _REFERENCE.kernel_gradient(x, dy, ids_of(kept), rows)
-        if tiles.balanced:
-            return balanced_gradient.kernel_gradient(
-                x, dy, kept, layer, tiles, interpret=self.interpret
-            )
-        return gradient.kernel_gradient(x, dy, kept, layer, tiles, interpret=self.interpret)
+        return by.kernel_gradient(x, dy, kept, layer, interpret=self.interpret)
 
     def parameter_gradients(
         self,
@@ -132,19 +112,12 @@ class Mosaic(Engine):
         kept: KeptBlocks,
         layer: SparseLayer,
     ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
-        """`dW = (x^T dy) * M` and `db`: of bfloat16 on Hopper by one kernel where that is so cut.
-
-        Tensor cores would round the terms of db to TF32 first, if they were float32.
-        """
-        on_hopper = not self._capability().startswith(AMPERE)
-        if on_hopper and x.size and kept.size and layer.dtype == "bfloat16":
-            rows = _rows(x, layer)
-            tiles = self._gradient_tiles(layer, rows.shape[0])
-            if tiles.balanced:
-                return balanced_gradient.parameter_gradients(
-                    rows, _rows(dy, layer), kept, layer, tiles, interpret=self.interpret
-                )
-        return super().parameter_gradients(x, dy, kept, layer)
+        """`dW = (x^T dy) * M` and `db`: on Hopper by one kernel where that is so cut."""
+        found = None
+        if x.size and kept.size and not self._on_ampere():
+            rows = _rows(x, layer), _rows(dy, layer)
+            found = hopper.parameter_gradients(*rows, kept, layer, interpret=self.interpret)
+        return super().parameter_gradients(x, dy, kept, layer) if found is None else found
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Layers along the features that keep any block."""
@@ -165,11 +138,13 @@ class Mosaic(Engine):
         """
         if not x.size:
             return jnp.zeros((*x.shape[:-1], layers[1].kernel_shape[1]), x.dtype)
-        rows = x.reshape(-1, x.shape[-1])
-        tiles = self._tiles_of_pair(mlp_cost.tiles_of, layers, "mlp", rows.shape[0])
-        if tiles is not None:
-            y = mlp.mlp(rows, weights, layers, tiles, residual=residual, interpret=self.interpret)
-            return y.reshape(x.shape)
+        if not self._on_ampere():
+            rows = x.reshape(-1, x.shape[-1])
+            fused = hopper.fused_mlp(
+                rows, weights, layers, residual=residual, interpret=self.interpret
+            )
+            if fused is not None:
+                return fused.reshape(x.shape)
         kernel, bias, kept = weights[0]
         units = self._multiply(x, kernel, bias, kept, layers[0], transposed=False, with_gelu=True)
         y = self.product(units, *weights[1], layers[1])
@@ -204,42 +179,11 @@ class Mosaic(Engine):
         layers: tuple[SparseLayer, SparseLayer],
     ) -> tuple[Float[Array, "rows units"], Float[Array, "rows units"]]:
         """Hidden units after GELU, and the gradient before it."""
-        pair = layers, "mlp_gradients", x.shape[0]
-        tiles = self._tiles_of_pair(hidden_cost.tiles_of, *pair) if x.size else None
-        if tiles is not None:
-            return hidden.hidden_units(x, dy, weights, layers, tiles, interpret=self.interpret)
+        if x.size and not self._on_ampere():
+            return hopper.hidden_units(x, dy, weights, layers, interpret=self.interpret)
         (w1, b1, kept1), (w2, _, kept2) = weights
         before = self.product(x, w1, b1, kept1, layers[0])
-        if not x.size or self._capability().startswith(AMPERE):
-            after = self.input_gradient(dy, w2, kept2, layers[1])
-            return hidden.through_gelu(before, after)
-        tiles = self._tiles(layers[1], x.shape[0], transposed=True)
-        return products.through_gelu(
-            dy, w2, before, kept2, layers[1], tiles, interpret=self.interpret
-        )
-
-    def _gradient_tiles(self, layer: SparseLayer, n_rows: int) -> GradientTiles:
-        """How the kernel's gradient is cut on Hopper."""
-        problem = layer.problem(self.name, self.version, "kernel_gradient", n_rows)
-        return configure(problem, gradient_tiles_of(layer, n_rows))
-
-    def _tiles(self, layer: SparseLayer, n_rows: int, *, transposed: bool) -> StreamTiles:
-        """How a product is cut on Hopper."""
-        method = "input_gradient" if transposed else "product"
-        problem = layer.problem(self.name, self.version, method, n_rows)
-        return configure(problem, tiles_of(product_of(layer, n_rows, transposed=transposed)))
-
-    def _tiles_of_pair(
-        self,
-        tiles_of: Callable[[tuple[SparseLayer, SparseLayer], Problem], Any],
-        layers: tuple[SparseLayer, SparseLayer],
-        method: str,
-        n_rows: int,
-    ) -> Any:
-        """How a kernel for two layers is cut on Hopper; None where it is not taken."""
-        if self._capability().startswith(AMPERE):
-            return None
-        return tiles_of(layers, layers[0].problem(self.name, self.version, method, n_rows))
+        return hidden.through_gelu(before, self.input_gradient(dy, w2, kept2, layers[1]))
 
     def _multiply(
         self,
@@ -253,13 +197,10 @@ class Mosaic(Engine):
         with_gelu: bool = False,
     ) -> Float[Array, "..."]:
         x = jnp.moveaxis(x, layer.axis, -1)
-        rows, capability = x.reshape(-1, x.shape[-1]), self._capability()
-        if capability.startswith(AMPERE):
-            memory_bytes = shared_memory_bytes(capability)
+        rows, multiply = x.reshape(-1, x.shape[-1]), hopper.multiply
+        if self._on_ampere():
+            memory_bytes = shared_memory_bytes(self._capability())
             multiply = functools.partial(ampere_products.multiply, memory_bytes=memory_bytes)
-        else:
-            tiles = self._tiles(layer, rows.shape[0], transposed=transposed)
-            multiply = functools.partial(products.multiply, tiles=tiles)
         y = multiply(
             rows,
             kernel,
@@ -271,6 +212,9 @@ class Mosaic(Engine):
             interpret=self.interpret,
         )
         return jnp.moveaxis(y.reshape(*x.shape[:-1], y.shape[-1]), -1, layer.axis)
+
+    def _on_ampere(self) -> bool:
+        return self._capability().startswith(AMPERE)
 
     def _capability(self) -> str:
         """That of the GPU whose kernels are taken; of a Hopper where there is no GPU."""
