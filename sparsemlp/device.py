@@ -1,7 +1,15 @@
-"""Whether the device of this process still answers."""
+"""Whether the device of this process still answers, and what it says when its memory is full."""
+
+import contextlib
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+
+from sparsemlp.errors import OutOfMemoryError, in_a_line
+
+_FULL = "RESOURCE_EXHAUSTED"
+"""How JAX begins what it says of memory that is not there."""
 
 
 def device_answers() -> bool:
@@ -11,3 +19,24 @@ def device_answers() -> bool:
     except Exception:
         return False
     return True
+
+
+@contextlib.contextmanager
+def training_memory() -> Iterator[None]:
+    """Says what would need less memory where a training has not enough; a decorator as well.
+
+    Raises:
+      OutOfMemoryError: in the place of what JAX raises, or numpy.
+    """
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        told = in_a_line(error)
+        if not isinstance(error, MemoryError) and _FULL not in told:
+            raise
+        first = str(error).strip().splitlines()[:1] or ["out of memory"]
+        raise OutOfMemoryError(
+            f"the memory is full: {first[0].removeprefix(f'{_FULL}: ').rstrip('.')}; choose a "
+            "smaller --batch-size or model, or --accumulate, --remat or --precision=bfloat16, "
+            "which need less"
+        ) from error

@@ -11,6 +11,10 @@ class InputError(ValueError):
     """
 
 
+class OutOfMemoryError(InputError):
+    """What was asked for needs more memory than the device has; one line says what needs less."""
+
+
 def in_a_line(error: BaseException) -> str:
     """What an error says, in one line, or what it is if it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

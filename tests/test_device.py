@@ -1,8 +1,10 @@
-"""Whether the device of this process still answers."""
+"""Whether the device of this process still answers, and what it says when its memory is full."""
 
 import jax
+import pytest
 
-from sparsemlp.device import device_answers
+from sparsemlp.device import device_answers, training_memory
+from sparsemlp.errors import OutOfMemoryError
 
 
 def test_a_device_answers_until_it_computes_nothing_any_more(monkeypatch):
@@ -13,3 +15,34 @@ def test_a_device_answers_until_it_computes_nothing_any_more(monkeypatch):
 
     monkeypatch.setattr(jax, "block_until_ready", lost)
     assert not device_answers()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            jax.errors.JaxRuntimeError(
+                "RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.\nA table"
+            ),
+            "the memory is full: Out of memory allocating 8 bytes; choose a smaller --batch-size",
+        ),
+        (MemoryError("Unable to allocate 8 GiB"), "the memory is full: Unable to allocate 8 GiB;"),
+        (MemoryError(), "the memory is full: out of memory;"),
+    ],
+    ids=["jax", "numpy", "python"],
+)
+def test_a_full_memory_is_one_line_with_what_needs_less(error, said):
+    with pytest.raises(OutOfMemoryError) as caught, training_memory():
+        raise error
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+    assert "--remat" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error", [jax.errors.JaxRuntimeError("INTERNAL: a fault"), ValueError("x")]
+)
+def test_other_errors_stay_what_they_are(error):
+    with pytest.raises(type(error)) as caught, training_memory():
+        raise error
+    assert caught.value is error

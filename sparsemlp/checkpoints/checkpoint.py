@@ -87,6 +87,8 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         Raises:
           SaveError: the disk is full or refuses the write.
         """
+        # An array for which there was no memory raises here. To numpy it would never answer.
+        state = jax.block_until_ready(state)
         arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}
         manifest = manifest_of(step, arrays, score, metadata)
         try:

@@ -15,6 +15,7 @@ import numpy as np
 
 from sparsemlp.configuration.settings import Settings
 from sparsemlp.data import ImageDataset
+from sparsemlp.device import training_memory
 from sparsemlp.errors import InputError
 from sparsemlp.populations.grouping import group_runs, reason_against
 from sparsemlp.populations.host_memory import host_memory_bytes
@@ -92,7 +93,8 @@ def train_population(
             indices = waiting.pop(0)
             own = [recorders[index] for index in indices]
             try:
-                trainer, n_fitting = _fitted(own, dataset, limit, reporter)
+                with training_memory():
+                    trainer, n_fitting = _fitted(own, dataset, limit, reporter)
                 if n_fitting < len(indices):
                     parts = np.array_split(indices, math.ceil(len(indices) / n_fitting))
                     reporter.say(
@@ -101,7 +103,8 @@ def train_population(
                     )
                     waiting = [part.tolist() for part in parts] + waiting
                     continue
-                ended = PopulationRun(own, trainer).train(reporter, interruption, resume=resume)
+                with training_memory():
+                    ended = PopulationRun(own, trainer).train(reporter, interruption, resume=resume)
             except Exception as error:
                 # What its frames hold of the device's memory the next population needs.
                 traceback.clear_frames(error.__traceback__)

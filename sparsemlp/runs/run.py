@@ -6,6 +6,7 @@ from sparsemlp.budgets import global_ratios, with_ratios
 from sparsemlp.configuration.program import mask_density
 from sparsemlp.configuration.settings import Settings
 from sparsemlp.data import ImageDataset, LabelledImages
+from sparsemlp.device import training_memory
 from sparsemlp.distributed.parallel import own_copy, replicate_first
 from sparsemlp.distributed.processes import agree, is_first, require_alike, shared
 from sparsemlp.errors import InputError, NotFiniteError
@@ -37,9 +38,11 @@ class Run:
       title: the run in a few words, for pictures.
 
     Raises:
-      InputError: the settings do not fit the data set or the model, or a package is missing.
+      InputError: the settings do not fit the data set, the model or the memory, or a package is
+        missing.
     """
 
+    @training_memory()
     def __init__(
         self,
         settings: Settings,
@@ -59,6 +62,7 @@ class Run:
         """What is trained; a budget over all layers gives it another plan when masking starts."""
         return self._recorder.setup
 
+    @training_memory()
     def train(
         self, reporter: Reporter, interruption: Interruption, *, resume: bool
     ) -> Record | None:
@@ -73,7 +77,7 @@ class Run:
           The summary, also in `summary.json`; None if the run was interrupted. All is saved then.
 
         Raises:
-          InputError: nothing to resume, or a run on other data.
+          InputError: nothing to resume, a run on other data, or not enough memory.
           NotFiniteError: loss or parameters are NaN or infinite, and the settings forbid it.
           SaveError: the disk is full or refuses a write.
           WorkerError: a process that decodes images died.

@@ -229,6 +229,16 @@ def test_the_best_epoch_of_a_run_that_breaks_down_is_saved(whole_batches: Path, 
     assert tiny.last_state(out).step == tiny.STEPS_PER_EPOCH
 
 
+def test_a_model_that_no_memory_holds_is_one_line(
+    whole_batches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """2**48 bytes, more than a process can address; asking numpy for such an array never ends."""
+    assert tiny.start(whole_batches, tmp_path / "out", dim=2**23, expansion=1, ratio=0.0) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the memory is full: ")
+    assert "; choose a smaller --batch-size or model, or --accumulate" in line
+
+
 def test_a_reporter_hears_how_many_images_a_second_are_trained(
     whole_batches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
