@@ -48,6 +48,16 @@ def all_rules(plan: Plan) -> list[Rule]:
     return [rule for rules in several for rule in rules]
 
 
+def matches(pattern: str, joined: str) -> bool:
+    """Whether a pattern of a plan is for a parameter: a glob, or its path, brackets and all.
+
+    Args:
+      pattern: as `*/XPatch/kernel`.
+      joined: the keys that lead to the parameter, with slashes between them.
+    """
+    return pattern == joined or fnmatch.fnmatchcase(joined, pattern)
+
+
 def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
     """The rules of one parameter, by kind.
 
@@ -62,7 +72,7 @@ def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
     joined = "/".join(path)
     candidates: dict[type, list[tuple[str, Rule]]] = {}
     for pattern, rules in plan.items():
-        if fnmatch.fnmatchcase(joined, pattern):
+        if matches(pattern, joined):
             for rule in as_tuple(rules):
                 if not isinstance(rule, Rule):
                     raise InputError(

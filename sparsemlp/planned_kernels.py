@@ -3,7 +3,6 @@
 Every pattern has to match a kernel, and a block has to divide each kernel that it is for.
 """
 
-import fnmatch
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from sparsemlp.blocks import (
     why_indivisible,
 )
 from sparsemlp.errors import InputError
-from sparsemlp.plan import Plan, as_plan, masking_for, rules_for
+from sparsemlp.plan import Plan, as_plan, masking_for, matches, rules_for
 from sparsemlp.rules import BlockMasking
 
 
@@ -74,7 +73,7 @@ def masked_kernels(
     for entries, leaf in jax.tree.leaves_with_path(params):
         path = path_of(entries)
         joined = "/".join(path)
-        matching = {pattern for pattern in plan if fnmatch.fnmatchcase(joined, pattern)}
+        matching = {pattern for pattern in plan if matches(pattern, joined)}
         unmatched -= matching
         if matching and not _is_kernel(leaf):
             way_out = "end the pattern in /kernel"

@@ -32,6 +32,13 @@ def test_a_part_of_a_path_or_another_case_does_not_match(pattern):
     assert masking_for({pattern: SMALL}, PATH) is None
 
 
+def test_the_path_itself_matches_whatever_its_names_have_in_them():
+    path = ("enc[0]", "kernel")
+    assert masking_for({"enc[0]/kernel": SMALL}, path) == SMALL
+    assert masking_for({"enc[0]/kernel": SMALL}, ("enc0", "kernel")) == SMALL
+    assert masking_for({"enc[0]/kernel": SMALL, "enc*/kernel": LARGE}, path) == SMALL
+
+
 def test_the_most_specific_pattern_decides_in_whatever_order_the_plan_is_written():
     rules = {"*/kernel": SMALL, "*/XPatch/kernel": LARGE, "block_0/XPatch/kernel": OTHER}
     for order in itertools.permutations(rules.items()):
