@@ -48,4 +48,5 @@ def _counting(schedule: MaskSchedule, epochs: int, *, masks: bool) -> range | fr
     if schedule.kind == "adaptive":
         return range(schedule.start, epochs)
     levels = [schedule.phase(epoch, ()).level for epoch in range(epochs)]
-    return frozenset(epoch for epoch, level in enumerate(levels) if level == max(levels))
+    highest = max(levels)
+    return frozenset(epoch for epoch, level in enumerate(levels) if level == highest)
