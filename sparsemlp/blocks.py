@@ -31,7 +31,7 @@ def parse_block(
     Raises:
       InputError: the text is not two positive integers with an `x` between them.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*x\s*(\d+)\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,9})\s*x\s*(\d{1,9})\s*", text)
     if match is None or not int(match[1]) or not int(match[2]):
         raise InputError(
             f"{what} {text!r} is not {sides}: two positive integers with an x between them, "

@@ -54,6 +54,8 @@ _OPERANDS = {
     GradientPruning: "gradient",
 }
 
+_MOST_DIGITS = 9
+"""Of integers."""
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[A-Za-z_]+)|(?P<sign>[^\s\w]))"
 )
@@ -221,4 +223,6 @@ class _Parser:
         token = self.take("number", expected)
         if not token.text.isdecimal():
             self.fail(f"expected {expected}, an integer, found {token.text}", token.start)
+        if len(token.text) > _MOST_DIGITS:
+            self.fail(f"expected {expected}, of at most {_MOST_DIGITS} digits", token.start)
         return int(token.text)

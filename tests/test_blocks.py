@@ -38,9 +38,10 @@ def test_a_block_is_written_the_way_it_is_read(block):
     assert parse_block(format_block(block)) == block
 
 
-@pytest.mark.parametrize(
-    "text", ["32x", "x32", "0x4", "4x0", "-1x2", "", "x", "4", "4x4x4", "4.0x4", "4 4", "fourx4"]
-)
+MALFORMED = ["32x", "x32", "0x4", "4x0", "-1x2", "", "x", "4", "4x4x4", "4.0x4", "4 4", "fourx4"]
+
+
+@pytest.mark.parametrize("text", [*MALFORMED, f"{'9' * 5000}x1"], ids=lambda text: text[:6])
 def test_a_malformed_block_is_named_with_the_form_and_an_example(text):
     with pytest.raises(InputError) as caught:
         parse_block(text)

@@ -134,6 +134,7 @@ MALFORMED = [
     ("ResMLP||", "the depth"),
     ("ResMLP|4.5|", "an integer"),
     ("ResMLP|0|", "a depth of at least 1"),
+    (f"ResMLP|{'9' * 5000}|", "the depth, as in ResMLP5, of at most 9 digits"),
     ("ResMLP5 |X|Patch = masked 0.5 (2, 2);", "@ between"),
     ("ResMLP5 @ |X|Pach = masked 0.5 (2, 2);", "unknown layer kind 'XPach'"),
     ("ResMLP5 @ |X|Channel3 = masked 0.5 (2, 2);", "unknown layer kind 'XChannel3'"),
@@ -166,7 +167,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "says"), MALFORMED, ids=lambda s: s)
+@pytest.mark.parametrize(("text", "says"), MALFORMED, ids=lambda s: s[:80])
 def test_the_caret_lies_under_the_place_that_is_wrong(text, says):
     place, malformed = text.index("|"), text.replace("|", "")
     with pytest.raises(InputError) as caught:

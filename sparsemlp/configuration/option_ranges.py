@@ -25,14 +25,18 @@ _LEAST = {
     "width": 1,
     "image_size": 1,
     "ramp_epochs": 1,
+    "crop_padding": 0,
+    "cutout": 0,
 }
 """The least value of integers."""
 
-_NOT_NEGATIVE = ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every")
+_NOT_NEGATIVE = ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every", "mixup", "cutmix")
+_PROBABILITIES = ("flip", "mix_probability", "switch_probability")
 _SHARES = {
     "drop_path": "",
     "ema": ": it is the share of the average that stays, 0 for no average",
     "hold_out": "",
+    "label_smoothing": ": what is left is the label's own share",
 }
 """Options in [0, 1), and what else is to be said of them."""
 
@@ -40,16 +44,20 @@ _SHARES = {
 def check_ranges(config: Config) -> None:
     """Raises InputError for the first option of a resolved configuration that is out of its range.
 
-    Rules, masks, augmentation and engine are checked where they are read.
+    Rules, masks and engine are checked where they are read.
     """
     _check_names(config)
     for name, least in _LEAST.items():
         value = getattr(config, name)
         if value is not None and value < least:
             raise InputError(f"{flag(name)}={value} is too small: it must be at least {least}")
+    for name in _PROBABILITIES:
+        value = getattr(config, name)
+        if value is not None and not 0 <= value <= 1:
+            raise InputError(f"{flag(name)}={value} is no probability: choose it in [0, 1]")
     for name in _NOT_NEGATIVE:
         value = getattr(config, name)
-        if not 0 <= value < math.inf:
+        if value is not None and not 0 <= value < math.inf:
             raise InputError(f"{flag(name)}={value} must be a finite number, at least 0")
     if config.layer_scale is not None and not math.isfinite(config.layer_scale):
         raise InputError(f"--layer-scale={config.layer_scale} must be a finite number")

@@ -157,7 +157,6 @@ def check_lowest_rate(config: Config) -> None:
 def check_settings(config: Settings) -> None:
     """Raises InputError for the first option that is out of its range."""
     _, plan = depth_and_plan(config)
-    augmentation(config)
     check_engine(config.engine)
     check_ranges(config)
     check_stream_options(config)
