@@ -75,6 +75,7 @@ def test_the_order_of_each_member_is_that_of_its_run():
         np.testing.assert_array_equal(order, expected)
 
 
+@pytest.mark.thorough
 def test_each_step_of_each_member_is_that_of_its_run():
     """Both are given the same state at every step, so that what differs is one step's rounding.
 
