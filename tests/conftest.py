@@ -1,8 +1,6 @@
 """Settings that every test shares."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("NPROC", "32")
 
 import case_choice
+import compiled_programs
 import jax
 import jaxtyping
 import pytest
@@ -56,28 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     has_gpu, flags = NVIDIA_DEVICE.exists(), os.environ["XLA_FLAGS"]
     are_usual = (config.getoption("markexpr") or "").startswith(("not ", "slow", "thorough"))
     if are_usual or not has_gpu:
-        _keep_compiled(config)
+        compiled_programs.keep(config)
     if are_usual and not has_gpu and LEVEL not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {LEVEL}=0"
-
-
-def _keep_compiled(config: pytest.Config) -> None:
-    """In a folder of this run, or in `JAX_COMPILATION_CACHE_DIR` for the runs after it as well.
-
-    Workers, and processes that tests start, take it from the environment.
-    """
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    if folder is None:
-        folder = tempfile.mkdtemp(prefix="sparsemlp-tests-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    options: dict[str, str | float] = {
-        "jax_compilation_cache_dir": folder,
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    for name, value in options.items():
-        os.environ[name.upper()] = str(value)
-        jax.config.update(name, value)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

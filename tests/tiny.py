@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from compiled_programs import ignore_half_written
 
 from sparsemlp.checkpoints.checkpoint import Checkpoints, Restored
 from sparsemlp.configuration.config import Config
@@ -115,6 +116,7 @@ def command(*arguments: str) -> int:
     """The exit code of a command line; its warnings are printed, as in a program of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
+        ignore_half_written()
         try:
             return main("A test.", arguments)
         except SystemExit as ended:

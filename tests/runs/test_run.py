@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
+from compiled_programs import ignore_half_written
 from finished_run import EVERY_STEP
 from PIL import Image
 
@@ -255,6 +256,7 @@ def test_a_run_that_may_be_nan_completes_with_strict_json(whole_batches: Path, t
     out = tmp_path / "out"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        ignore_half_written()
         assert tiny.start(whole_batches, out, "--allow-nan", **DIVERGING) == 0
     found = tiny.records(out)
     assert [record["epoch"] for record in found] == [1, 2]
