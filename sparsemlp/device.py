@@ -1,6 +1,7 @@
 """Whether the device of this process still answers, and what it says when its memory is full."""
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 
 import jax
@@ -34,6 +35,8 @@ def training_memory() -> Iterator[None]:
         told = in_a_line(error)
         if not isinstance(error, MemoryError) and _FULL not in told:
             raise
+        # The frames that failed hold arrays, which whoever goes on needs the room of.
+        traceback.clear_frames(error.__traceback__)
         first = str(error).strip().splitlines()[:1] or ["out of memory"]
         raise OutOfMemoryError(
             f"the memory is full: {first[0].removeprefix(f'{_FULL}: ').rstrip('.')}; choose a "

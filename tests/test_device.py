@@ -1,6 +1,9 @@
 """Whether the device of this process still answers, and what it says when its memory is full."""
 
+import weakref
+
 import jax
+import jax.numpy as jnp
 import pytest
 
 from sparsemlp.device import device_answers, training_memory
@@ -46,3 +49,17 @@ def test_other_errors_stay_what_they_are(error):
     with pytest.raises(type(error)) as caught, training_memory():
         raise error
     assert caught.value is error
+
+
+def test_what_failed_for_lack_of_memory_holds_none():
+    held: list[weakref.ref[jax.Array]] = []
+
+    def fail() -> None:
+        array = jnp.ones(3)
+        held.append(weakref.ref(array))
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    with pytest.raises(OutOfMemoryError) as caught, training_memory():
+        fail()
+    assert caught.value.__cause__ is not None
+    assert held[0]() is None
