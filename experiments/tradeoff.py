@@ -19,6 +19,7 @@ import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sparsemlp import InputError
 from sparsemlp.configuration.program import build_program
@@ -86,11 +87,14 @@ def name_runs(runs: Sequence[StudyRun]) -> list[str]:
 
 def _points(runs: Sequence[StudyRun]) -> Iterator[Point]:
     """The runs that can be planned; of the others it is said why not."""
-    for run, name in zip(runs, name_runs(runs), strict=True):
-        try:
-            yield plan_run(run, name)
-        except InputError as error:
-            print(f"left out: {run.name}: {error}", file=sys.stderr)
+    console = Console(stderr=True)
+    with console.status("") as status:
+        for index, (run, name) in enumerate(zip(runs, name_runs(runs), strict=True), 1):
+            status.update(Text(f"compiling run {index} of {len(runs)}: {run.name}"))
+            try:
+                yield plan_run(run, name)
+            except InputError as error:
+                console.print(f"left out: {run.name}: {error}", markup=False, soft_wrap=True)
 
 
 def tradeoff_figure(points: list[Point], title: str) -> Figure:

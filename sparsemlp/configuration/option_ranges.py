@@ -30,6 +30,9 @@ _LEAST = {
 }
 """The least value of integers."""
 
+_MOST_BLOCKS = 1000
+"""Residual blocks of a ResMLP, each of which is traced and compiled on its own."""
+
 _NOT_NEGATIVE = ("lr", "min_lr", "warmup_lr", "weight_decay", "checkpoint_every", "mixup", "cutmix")
 _PROBABILITIES = ("flip", "mix_probability", "switch_probability")
 _SHARES = {
@@ -74,6 +77,15 @@ def check_ranges(config: Config) -> None:
         raise InputError(
             f"--accumulate={config.accumulate}: resnet9 normalises by the statistics of the images "
             "that are computed at once, so that its numbers would change: leave --accumulate out"
+        )
+
+
+def check_depth(depth: int | None) -> None:
+    """Raises InputError for more residual blocks than would ever be compiled."""
+    if depth is not None and depth > _MOST_BLOCKS:
+        raise InputError(
+            f"a depth of {depth} is too large: each block is traced and compiled on its own, so "
+            f"that {_MOST_BLOCKS} are the most"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sparsemlp.blocks import format_block, parse_block
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.mask_options import check_mask_options, in_words
-from sparsemlp.configuration.option_ranges import check_ranges
+from sparsemlp.configuration.option_ranges import check_depth, check_ranges
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.stream_options import (
     check_left_to_pipeline,
@@ -156,9 +156,10 @@ def check_lowest_rate(config: Config) -> None:
 
 def check_settings(config: Settings) -> None:
     """Raises InputError for the first option that is out of its range."""
-    _, plan = depth_and_plan(config)
+    depth, plan = depth_and_plan(config)
     check_engine(config.engine)
     check_ranges(config)
+    check_depth(depth)
     check_stream_options(config)
     masks = [r for r in all_rules(plan) if isinstance(r, BlockMasking)]
     check_mask_options(config, masked=any(mask.ratio > 0 for mask in masks))

@@ -167,6 +167,8 @@ def test_augmentation_holds_the_chosen_numbers():
         ({"patch_size": 0}, "--patch-size=0 is too small"),
         ({"dim": 0}, "--dim=0 is too small"),
         ({"depth": 0}, "--depth=0 is too small"),
+        ({"depth": 1001}, "a depth of 1001 is too large"),
+        ({"config": "ResMLP300000000"}, "a depth of 300000000 is too large"),
         ({"expansion": 0}, "--expansion=0 is too small"),
         ({"lr": -1.0}, "--lr=-1.0"),
         ({"lr": math.inf}, "--lr=inf"),
