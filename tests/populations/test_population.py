@@ -3,89 +3,39 @@
 import dataclasses
 import json
 import math
-import signal
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import small_population
 import tiny
+from small_population import (
+    COMMON,
+    DATA,
+    MEMBERS,
+    STEPS,
+    Quiet,
+    member,
+    population,
+    state_of,
+    train,
+)
 
-from sparsemlp.checkpoints.checkpoint import Checkpoints
 from sparsemlp.configuration.config_file import read_config
 from sparsemlp.configuration.program import build_program
-from sparsemlp.configuration.settings import Settings
 from sparsemlp.errors import InputError
-from sparsemlp.populations import population as population_module
 from sparsemlp.populations import population_run
-from sparsemlp.populations.population import Member, Outcome, memory_limit_bytes, train_population
+from sparsemlp.populations.population import memory_limit_bytes
 from sparsemlp.populations.population_trainer import PopulationTrainer
 from sparsemlp.runs.interruption import Interruption
-from sparsemlp.runs.progress import Reporter, TalkativeConsole
 from sparsemlp.runs.run import Run
 from sparsemlp.runs.run_folder import RunFolder
 from sparsemlp.schedule import MASKED
 from sparsemlp.studies.run_reader import read_run
-from sparsemlp.train.train_state import initial_state
 
-DATA = tiny.dataset(n_train=16)
-STEPS = 6
-COMMON: dict[str, Any] = {
-    "epochs": 3,
-    "mask_start_epoch": 1,
-    "seed": 1,
-    "optimizer": "sgd",
-    "lr": 0.05,
-    "mixup": 0.0,
-    "cutmix": 0.0,
-}
-MEMBERS: list[dict[str, Any]] = [
-    {"ratio": 0.7, "backward": "masked", "engine": "auto"},
-    {"ratio": 0.4, "backward": "straight_through", "engine": "reference"},
-    {"ratio": 0.0, "engine": "reference"},
-]
-
-
-class Quiet(Reporter):
-    """Says nothing and remembers it; acts after a step."""
-
-    def __init__(self, step: int | None = None, act: Any = None) -> None:
-        super().__init__(COMMON["epochs"], TalkativeConsole(quiet=True))
-        self.said: list[str] = []
-        self._at, self._act = step, act
-
-    def say(self, line: str, style: str | None = None) -> None:
-        self.said.append(line)
-
-    def steps(self, *, done: int, **_: Any) -> None:
-        if done == self._at:
-            self._act()
-
-
-def member(folder: Path, **changes: Any) -> Member:
-    folder.mkdir(parents=True, exist_ok=True)
-    return Member(tiny.settings(**COMMON | changes), RunFolder(folder), folder.name)
-
-
-def population(folder: Path) -> list[Member]:
-    return [member(folder / str(i), **changes) for i, changes in enumerate(MEMBERS)]
-
-
-def train(members: list[Member], reporter: Reporter | None = None, **options: Any) -> list[Outcome]:
-    return train_population(
-        members,
-        DATA,
-        reporter or Quiet(),
-        options.pop("interruption", Interruption()),
-        **{"resume": False} | options,
-    )
-
-
-@pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
-    folder = tmp_path_factory.mktemp("together")
-    return folder, train(population(folder))
+together = small_population.together
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +46,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = Run(own.settings, DATA, own.folder, own.title)
         run.train(Quiet(), Interruption(), resume=False)
     return folder
-
-
-def state_of(folder: Path, settings: Settings, step: int) -> Any:
-    program = build_program(settings, DATA)
-    with Checkpoints(folder / "checkpoints") as checkpoints:
-        return checkpoints.restore(jax.eval_shape(lambda: initial_state(program)), {step}).state
 
 
 @pytest.mark.thorough
@@ -167,80 +111,6 @@ def test_the_time_of_a_member_is_its_share(together):
         assert len({record["seconds"] for record in records}) == 1
         for record in records:
             assert record["images_per_second"] == pytest.approx(16 / record["seconds"])
-
-
-def assert_same_as(folder: Path, expected: Path) -> None:
-    """To the bit, except for times."""
-    for index, changes in enumerate(MEMBERS):
-        one, other = folder / str(index), expected / str(index)
-        assert tiny.records(one) == tiny.records(other)
-        settings = tiny.settings(**COMMON | changes)
-        tiny.assert_same_bits(state_of(one, settings, STEPS), state_of(other, settings, STEPS))
-        with np.load(one / "mask_activity.npz") as a, np.load(other / "mask_activity.npz") as b:
-            assert {n: a[n].tolist() for n in a} == {n: b[n].tolist() for n in b}
-        assert (one / "summary.json").exists()
-
-
-@pytest.mark.thorough
-def test_an_interrupted_population_resumes_and_ends_the_same(together, tmp_path, monkeypatch):
-    monkeypatch.setattr(population_run, "CHUNK_SECONDS", 0.0)
-    interruption = Interruption()
-
-    def stop() -> None:
-        interruption.signal = signal.SIGTERM
-
-    members = population(tmp_path)
-    ended = train(members, Quiet(4, stop), interruption=interruption)
-    assert ended == [Outcome()] * 3
-    assert all(not own.folder.summary.exists() for own in members)
-    ended = train(members, resume=True)
-    assert all(outcome.summary is not None for outcome in ended)
-    assert_same_as(tmp_path, together[0])
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
-@pytest.mark.slow
-def test_a_population_killed_while_it_saves_goes_on_from_the_last_step_of_all(
-    together, tmp_path, monkeypatch
-):
-    """Every step is saved; of step 5 only some members are."""
-    members = population(tmp_path)
-    members = [
-        own._replace(settings=dataclasses.replace(own.settings, checkpoint_every=0.0))
-        for own in members
-    ]
-    save, saved = Checkpoints.save, []
-
-    def save_some(self: Checkpoints, step: int, *more: Any) -> None:
-        if step == 5:
-            if saved:
-                raise Killed
-            saved.append(step)
-        save(self, step, *more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(population_run, "CHUNK_SECONDS", 0.0)
-        patch.setattr(Checkpoints, "save", save_some)
-        with pytest.raises(Killed):
-            train(members)
-    newest = [Checkpoints(own.folder.checkpoints).steps()[-1] for own in members]
-    assert newest == [5, 4, 4]
-    with monkeypatch.context() as patch:
-        patch.setattr(population_run.PopulationTrainer, "train", kill)
-        with pytest.raises(Killed):
-            train(members, resume=True)
-    # Each could go on alone: what a member had of later steps is gone with its records.
-    newest = [Checkpoints(own.folder.checkpoints).steps()[-1] for own in members]
-    assert newest == [4, 4, 4]
-    train(members, resume=True)
-    assert_same_as(tmp_path, together[0])
-
-
-def kill(*_: Any, **__: Any) -> None:
-    raise Killed
 
 
 def test_a_member_that_breaks_down_does_not_stop_the_others(together, tmp_path, monkeypatch):
@@ -323,28 +193,3 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path, changes, message
     with pytest.raises(InputError, match=message):
         train(members)
     assert not any((tmp_path / str(i) / "config.json").exists() for i in range(len(members)))
-
-
-class Saved:
-    """A recorder whose checkpoints are of these steps."""
-
-    def __init__(self, *steps: int) -> None:
-        self.checkpoints = self
-        self._steps = list(steps)
-
-    def steps(self) -> list[int]:
-        return self._steps
-
-
-@pytest.mark.parametrize(
-    ("saved", "groups"),
-    [
-        ([(4, 5), (3, 4), (4,)], [[0, 1, 2]]),
-        ([(), (0,)], [[0, 1]]),
-        # They share a best epoch, far behind what each has done.
-        ([(300, 4950, 5000), (300, 350, 400)], [[0], [1]]),
-    ],
-)
-def test_members_go_on_together_from_a_step_that_costs_none_much(unchecked, saved, groups):
-    recorders: Any = [Saved(*steps) for steps in saved]
-    assert population_module._by_step(recorders) == groups
