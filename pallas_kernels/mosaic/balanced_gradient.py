@@ -15,9 +15,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pallas_kernels.lists import KeptBlocks, listed
-from pallas_kernels.mosaic import gradient_sum, launch, warpgroup
+from pallas_kernels.mosaic import launch, warpgroup
 from pallas_kernels.mosaic.balanced_program import Bias, Program
-from pallas_kernels.mosaic.balanced_shares import Plan, plan_of, shares_of, table_of
+from pallas_kernels.mosaic.balanced_shares import (
+    Plan,
+    plan_of,
+    shares_of,
+    table_of,
+)
+from pallas_kernels.mosaic.balanced_sum import sum_balanced
 from pallas_kernels.mosaic.balanced_tasks import Columns, Tasks
 from pallas_kernels.mosaic.gradient_operands import (
     Cut,
@@ -67,9 +73,9 @@ def parameter_gradients(
     interpret: bool,
 ) -> tuple[Float[Array, "in out"], Float[Array, " out"]]:
     """`dW` as `kernel_gradient`, and `db`, dy summed over its rows: float32 as TF32."""
-    dw, sums = _gradients(x, dy, kept, layer, tiles, with_bias=True, interpret=interpret)
-    assert sums is not None
-    return dw, jnp.sum(sums, axis=0).reshape(-1).astype(dy.dtype)
+    dw, db = _gradients(x, dy, kept, layer, tiles, with_bias=True, interpret=interpret)
+    assert db is not None
+    return dw, db.astype(dy.dtype)
 
 
 def _gradients(
@@ -82,16 +88,15 @@ def _gradients(
     with_bias: bool,
     interpret: bool,
 ) -> tuple[Array, Array | None]:
-    """`dW`, and of every share the sums of each block column of dy, or None."""
+    """`dW`, and `db` in float32 or None."""
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     blocks = listed(kept, (n_in // cols, n_out // rows))
     lists, columns = blocks.rows if tiles.by_rows else blocks.columns, blocks.columns
     cut, plan = cut_of(layer, tiles), plan_of(layer, x.shape[0], tiles)
-    n_shares, n_columns = plan.n_shares(layer), n_out // rows
     before = table_of(blocks, tiles.n_together, by_rows=tiles.by_rows, with_bias=with_bias)
     operands = laid_out(x, dy, cut, by_rows=tiles.by_rows)
     operands = [blocks.which, before, lists.start, lists.across, *operands]
-    n_sums = n_shares * layer.n_kept * cut.shape.height
+    n_sums = plan.n_places(layer.n_kept) * cut.shape.height
     out = [jax.ShapeDtypeStruct((n_sums, cut.shape.width), jnp.float32)]
     scratch = rings(cut, layer.dtype)
     if cut.shape.height < ROWS:
@@ -102,14 +107,13 @@ def _gradients(
         ones = np.zeros((ROWS, cut.depth), x.dtype)
         ones[0] = 1
         operands += [columns.start, columns.across, columns.order, jnp.asarray(ones)]
-        out.append(jax.ShapeDtypeStruct((n_shares * n_columns * ROWS, rows), jnp.float32))
+        n_sums_of_db = plan.n_shares(layer) * n_out // rows * ROWS
+        out.append(jax.ShapeDtypeStruct((n_sums_of_db, rows), jnp.float32))
         scratch["ones"] = launch.shared(ones.shape, layer.dtype, contiguous(cut, layer.dtype))
         scratch["ready"] = launch.barriers(1, arrivals=1)
-    parts, *of_bias = launch.launch(
+    parts = launch.launch(
         "sparsemlp_balanced_gradient",
-        functools.partial(
-            _kernel, cut=cut, plan=plan, by_rows=tiles.by_rows, n_shares=n_shares, layer=layer
-        ),
+        functools.partial(_kernel, cut=cut, plan=plan, by_rows=tiles.by_rows, layer=layer),
         operands,
         grid=(plan.n_programs,),
         out=tuple(out),
@@ -117,18 +121,9 @@ def _gradients(
         n_warpgroups=cut.n_compute + 1,
         interpret=interpret,
     )
-    dw = gradient_sum.sum_shares(
-        parts,
-        blocks,
-        layer,
-        n_shares,
-        by_rows=tiles.by_rows,
-        interpret=interpret,
-        balanced=(plan, before),
+    return sum_balanced(
+        parts, blocks, layer, plan, before, by_rows=tiles.by_rows, interpret=interpret
     )
-    if not with_bias:
-        return dw, None
-    return dw, of_bias[0].reshape(n_shares, n_columns, ROWS, rows)[:, :, 0]
 
 
 def _kernel(
@@ -142,7 +137,6 @@ def _kernel(
     cut: Cut,
     plan: Plan,
     by_rows: bool,
-    n_shares: int,
     layer: SparseLayer,
     own: Any,
     shared: Any,
@@ -158,7 +152,7 @@ def _kernel(
     if ones is not None:
         *lists, of_ones = given
         columns = Columns(*map(table, lists))
-        bias = Bias(of_ones, ones, ready, rest[-1], columns.order.size, n_shares)
+        bias = Bias(of_ones, ones, ready, rest[-1], columns.order.size)
     number = jax.lax.axis_index(launch.X)
     shares = shares_of(plan, table(before))
     program = Program(

@@ -1,8 +1,9 @@
 """One program of `dW = (x^T dy) * M`, and of db, on Hopper, where all have as many steps.
 
-A program computes parts of some groups of kept blocks, one after the other (`balanced_tasks.py`).
-One warpgroup starts the copies of both operands into a ring of buffers, and runs ahead into the
-next group while the others, 64 rows of the result each, write the sums of theirs.
+A program computes groups of kept blocks, and parts of others, one after the other
+(`balanced_tasks.py`). One warpgroup starts the copies of both operands into a ring of buffers, and
+runs ahead into the next group while the others, 64 rows of the result each, write the sums of
+theirs.
 
 Tensor cores add up db: dy is the right operand of every product, and where db of a column belongs
 to a block a second product multiplies it with ones. That of a column without a kept block is
@@ -31,9 +32,9 @@ class Bias(NamedTuple):
       ones: `[64, depth]`, in global memory: a row of ones above zeros.
       left: that in shared memory.
       ready: the barrier that opens when it is there.
-      db: the sums of all shares, `[n_shares * n_columns * 64, features]`: of 64 rows the first.
+      db: the sums of all shares, `[n_shares * n_columns * 64, features]`: of 64 rows the first. It
+        is anything where a column has not so many.
       n_columns: block columns.
-      n_shares: by how many programs a group is shared at most.
     """
 
     ones: Any
@@ -41,7 +42,6 @@ class Bias(NamedTuple):
     ready: Any
     db: Any
     n_columns: int
-    n_shares: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +51,8 @@ class Program:
     Attributes:
       operands: what is multiplied.
       tasks: what is computed.
-      dw: the sums of all shares, entry by entry, one below the other.
+      dw: the sums, one block below the other: the first share of every entry, then of every program
+        what it adds to a group that it begins in the middle of.
       n_kept: how many entries there are.
       staging: of every warpgroup its rows `[n_compute, 64, features]`, on their way out; None where
         they are of one block, and are there if that is.
@@ -198,8 +199,10 @@ class Program:
     def _write(self, total: Any, task: Task, thread: Array) -> None:
         """Writes the sums of a warpgroup's rows: of a block, or of those blocks that there are."""
         block, inside = self._place_of(thread)
-        height = self.operands.cut.shape.height
-        row = (task.part.share * self.n_kept + task.group.entry + block) * height + inside
+        shape, n_together = self.operands.cut.shape, self.operands.cut.n_together
+        own = self.n_kept + self.tasks.number * n_together
+        place = jnp.where(task.part.share == 0, task.group.entry, own) + block
+        row = place * shape.height + inside
         if self.staging is None:
             warpgroup.put(total[...], self.dw.at[pl.ds(row, ROWS)])
             return
@@ -207,23 +210,14 @@ class Program:
         warpgroup.finish_writes()
         n_blocks = task.group.length - block
         staging = self.staging.at[thread]
-        warpgroup.write_blocks(total[...], staging, self.dw, row, height, n_blocks)
+        warpgroup.write_blocks(total[...], staging, self.dw, row, shape.height, n_blocks)
 
     def _write_bias(self, value: Array, task: Task, thread: Array) -> None:
-        """Writes db of a column; who has its last steps, zeros for shares that there are not."""
+        """Writes a share of db of a column."""
         assert self.bias is not None
-        bias, part = self.bias, task.part
         column = self.tasks.column(task, self._place_of(thread)[0])
-
-        def write(value: Array, share: Any) -> None:
-            row = (share * bias.n_columns + column) * ROWS
-            warpgroup.put(value, bias.db.at[pl.ds(row, ROWS)])
-
-        write(value, part.share)
-        is_end = part.last == self.tasks.shares.plan.n_steps
-        for share in range(1, bias.n_shares):
-            clear = functools.partial(write, jnp.zeros_like(value), share)
-            pl.when(is_end & (part.share < share))(clear)
+        row = (task.part.share * self.bias.n_columns + column) * ROWS
+        warpgroup.put(value, self.bias.db.at[pl.ds(row, ROWS)])
 
     def _slot(self, use: Array) -> Array:
         """The buffers of a use of the ring."""

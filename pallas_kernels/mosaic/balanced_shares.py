@@ -1,10 +1,12 @@
 """All steps of a kernel's gradient, shared out evenly among programs that run side by side.
 
-The groups of kept blocks that are computed together, one after the other, have a step for every
-buffer that the rows fill. Each program takes as many of all these steps that follow each other: it
-may begin and end in the middle of a group, whose sums are then those of several programs (Osama et
-al. 2023, Stream-K, arXiv 2301.03598). Where db is computed as well, block columns without a kept
-block follow, each a group of its own.
+The groups of kept blocks that are computed together have a step for every buffer that the rows
+fill. In rounds each program takes a whole group: all are at the same rows at the same time, which
+the cache holds for them. The groups that are left fill no round. All their steps, one group after
+the other, are shared out: each program takes as many that follow each other, and may begin and end
+in the middle of a group, whose sums are then those of several programs (Osama et al. 2023,
+Stream-K, arXiv 2301.03598). Where db is computed as well, block columns without a kept block follow
+the groups, each a group of its own.
 
 What depends on the mask is found in a table that XLA makes in one kernel, `table_of`.
 """
@@ -81,9 +83,22 @@ class Plan:
 
     def n_shares(self, layer: SparseLayer) -> int:
         """By how many programs a group is shared at most, whatever the mask."""
-        n_groups = max(1, pl.cdiv(layer.n_kept, self.n_together))
-        steps = max(self.fewest, pl.cdiv(n_groups * self.n_steps, self.n_programs))
+        fewest_groups = max(1, pl.cdiv(layer.n_kept, self.n_together))
+        # Of each line and, for db, of each column one group may be all but empty.
+        n_columns = layer.kernel_shape[1] // layer.block[0]
+        most_groups = fewest_groups + self.n_lines + n_columns
+        steps = self.fewest
+        if most_groups < self.n_programs:
+            # No round: all groups are shared out.
+            steps = max(steps, pl.cdiv(fewest_groups * self.n_steps, self.n_programs))
         return pl.cdiv(self.n_steps - 1, steps) + 1
+
+    def n_places(self, n_kept: int) -> int:
+        """Blocks of sums in memory: of each kept block one share, and of each program a group.
+
+        A program begins in the middle of one group at most.
+        """
+        return n_kept + self.n_programs * self.n_together
 
 
 def plan_of(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> Plan:
@@ -114,34 +129,44 @@ class Shares(NamedTuple):
     Attributes:
       plan: what does not depend on it.
       before: `table_of` the kept blocks, of one kernel.
-      n_all: how many steps there are.
-      each: how many a program has.
+      rounds: how many whole groups a program has.
+      n_left: how many steps there are of the groups that are left.
+      each: how many of these a program has.
     """
 
     plan: Plan
     before: Table
-    n_all: Array
+    rounds: Array
+    n_left: Array
     each: Array
 
     def n_parts(self, program: Array) -> Array:
-        """Of how many groups a program computes a part."""
+        """Of how many groups a program computes a part, or all."""
         begin, end = self._steps_of(program)
         parts = self._group_of(end - 1) - self._group_of(begin) + 1
-        return jnp.where(begin < end, parts, 0)
+        return self.rounds + jnp.where(begin < end, parts, 0)
 
     def part(self, program: Array, turn: Array) -> Part:
         """A part of a program by its number."""
         begin, end = self._steps_of(program)
-        group, n_steps = self._group_of(begin) + turn, jnp.int32(self.plan.n_steps)
-        before = group * n_steps
-        first = jnp.maximum(begin - before, 0)
-        last = jnp.minimum(end - before, n_steps)
-        return Part(group, first, last, program - self._program_of(before))
+        n_steps, is_whole = jnp.int32(self.plan.n_steps), turn < self.rounds
+        left = self._group_of(begin) + turn - self.rounds
+        before = left * n_steps
+        first = jnp.where(is_whole, 0, jnp.maximum(begin - before, 0))
+        last = jnp.where(is_whole, n_steps, jnp.minimum(end - before, n_steps))
+        group = jnp.where(is_whole, turn * self.plan.n_programs + program, self._n_whole + left)
+        share = jnp.where(is_whole, 0, program - self._program_of(before))
+        return Part(group, first, last, share)
 
     def n_shares(self, group: Array) -> Array:
         """How many programs compute a part of a group."""
-        before = group * jnp.int32(self.plan.n_steps)
-        return self._program_of(before + self.plan.n_steps - 1) - self._program_of(before) + 1
+        last = (group - self._n_whole + 1) * jnp.int32(self.plan.n_steps) - 1
+        n = self._program_of(last) - self.first_program(group) + 1
+        return jnp.where(group < self._n_whole, 1, n)
+
+    def first_program(self, group: Array) -> Array:
+        """Who computes the first part of a group that fills no round."""
+        return self._program_of((group - self._n_whole) * jnp.int32(self.plan.n_steps))
 
     @property
     def n_groups(self) -> Array:
@@ -166,21 +191,29 @@ class Shares(NamedTuple):
         begin = jax.lax.div(index * length, n)
         return Group(low, first + begin, jax.lax.div((index + 1) * length, n) - begin)
 
-    def group_of(self, line: Array, place: Array, length: Array) -> Array:
-        """Which group a kept block is in.
+    def group_of(self, line: Array, place: Array, length: Array) -> tuple[Array, Array]:
+        """Which group a kept block is in, and which block of it this is.
 
         Args:
           line: its line.
           place: how many kept blocks of this line lie before it.
-          length: how many the line has.
+          length: how many the line has, at least 1.
         """
         before = self.before.read(line)
-        n = self.before.read(line + 1) - before
-        return before + jax.lax.div((place + 1) * n - 1, length)
+        # A line without any has no group; what is found of it then is not used.
+        n = jnp.maximum(self.before.read(line + 1) - before, 1)
+        index = jax.lax.div((place + 1) * n - 1, length)
+        return before + index, place - jax.lax.div(index * length, n)
+
+    @property
+    def _n_whole(self) -> Array:
+        """Groups before those that are shared out."""
+        return self.rounds * jnp.int32(self.plan.n_programs)
 
     def _steps_of(self, program: Array) -> tuple[Array, Array]:
+        """Of the steps of the groups that are left."""
         begin = program * self.each
-        return begin, jnp.minimum(begin + self.each, self.n_all)
+        return begin, jnp.minimum(begin + self.each, self.n_left)
 
     def _group_of(self, step: Array) -> Array:
         return jax.lax.div(step, jnp.int32(self.plan.n_steps))
@@ -196,6 +229,9 @@ def shares_of(plan: Plan, before: Table) -> Shares:
       plan: what does not depend on the mask.
       before: `table_of` the kept blocks, of one kernel.
     """
-    n_all = before.read(jnp.int32(plan.n_lines + 1)) * jnp.int32(plan.n_steps)
-    each = jax.lax.div(n_all + (plan.n_programs - 1), jnp.int32(plan.n_programs))
-    return Shares(plan, before, n_all, jnp.maximum(each, plan.fewest))
+    n_programs = jnp.int32(plan.n_programs)
+    n_groups = before.read(jnp.int32(plan.n_lines + 1))
+    rounds = jax.lax.div(n_groups, n_programs)
+    n_left = (n_groups - rounds * n_programs) * jnp.int32(plan.n_steps)
+    each = jax.lax.div(n_left + (n_programs - 1), n_programs)
+    return Shares(plan, before, rounds, n_left, jnp.maximum(each, plan.fewest))

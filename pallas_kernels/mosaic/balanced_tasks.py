@@ -108,3 +108,27 @@ class Tasks:
             return is_first | (task.is_column & (index == 0))
         is_first = task.group.entry == self.start.read(task.group.line)
         return (index == 0) & (is_first | task.is_column)
+
+
+def group_of_column(
+    turn: Array, shares: Shares, columns: Columns, before: Table, start: Table, *, by_rows: bool
+) -> tuple[Array, Array]:
+    """A block column, and the group that its db is added up with.
+
+    Args:
+      turn: which of the columns, in their order.
+      shares: what each program computes.
+      columns: the kept blocks by block columns.
+      before: of each block, line by line, how many entries lie before it.
+      start: of each line, its first entry.
+      by_rows: whether lines are block rows, not block columns.
+    """
+    column, last = columns.order.read(turn), jnp.int32(columns.order.size - 1)
+    first, after = columns.start.read(column), columns.start.read(column + 1)
+    line, place, length = column, jnp.int32(0), after - first
+    if by_rows:
+        line = columns.across.read(jnp.minimum(first, columns.across.size - 1))
+        place = before.read(line * columns.order.size + column) - start.read(line)
+        length = start.read(line + 1) - start.read(line)
+    group, _ = shares.group_of(line, place, jnp.maximum(length, 1))
+    return column, jnp.where(first == after, shares.n_groups + last - turn, group)

@@ -151,8 +151,13 @@ def _shares(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> tuple[floa
     steps, filled = n_steps(n_rows, layer.dtype), _n_filled(layer, tiles)
     if tiles.balanced:
         plan = plan_of(layer, n_rows, tiles)
-        each = max(plan.fewest, math.ceil(filled * steps / plan.n_programs))
-        return 1 + steps / each, math.ceil(filled * steps / each), each
+        rounds = math.floor(filled / plan.n_programs)
+        left = (filled - rounds * plan.n_programs) * steps
+        each = max(plan.fewest, math.ceil(left / plan.n_programs))
+        n_busy = math.ceil(left / each)
+        # Each of them may begin in the middle of a group.
+        n_shares = 1 + n_busy / filled
+        return n_shares, plan.n_programs if rounds else n_busy, rounds * steps + each
     each = tiles.per_share(steps, _n_groups(layer, tiles))
     n_shares = pl.cdiv(steps, each)
     return float(n_shares), max(1, round(n_shares * filled)), each

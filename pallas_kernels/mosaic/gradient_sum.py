@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float
 
 from pallas_kernels.lists import ListedBlocks
 from pallas_kernels.mosaic import launch, warpgroup
-from pallas_kernels.mosaic.balanced_shares import Plan, shares_of
 from pallas_kernels.mosaic.gradient_tiles import ROWS
 from pallas_kernels.sparse_layer import SparseLayer
 
@@ -25,9 +24,8 @@ _MOST_BYTES, _MOST_COPIES = 128 << 10, 32
 
 def fits(n_shares: int, layer: SparseLayer) -> bool:
     """Whether the sums of all shares have room, and their parts are few."""
-    rows, cols = layer.block
-    n_bytes = n_shares * ROWS * min(rows, ROWS) * 4
-    return n_shares * _n_above(cols) <= _MOST_COPIES and n_bytes <= _MOST_BYTES
+    n_bytes = n_shares * ROWS * min(layer.block[0], ROWS) * 4
+    return n_shares * n_above(layer) <= _MOST_COPIES and n_bytes <= _MOST_BYTES
 
 
 def sum_shares(
@@ -38,7 +36,6 @@ def sum_shares(
     *,
     by_rows: bool,
     interpret: bool,
-    balanced: tuple[Plan, Array] | None = None,
 ) -> Float[Array, "in out"]:
     """`dW`, exactly zero in dropped blocks.
 
@@ -50,35 +47,19 @@ def sum_shares(
       n_shares: how many shares of the rows there are.
       by_rows: whether entries are listed by block rows, not by columns.
       interpret: whether the kernel is interpreted.
-      balanced: how these were shared out evenly, and the `table_of` the kept blocks: then some
-        blocks have fewer, and what would be the sums of others is anything.
     """
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    down, across, width = n_in // cols, n_out // rows, min(rows, ROWS)
+    width = min(layer.block[0], ROWS)
     lists = blocks.rows if by_rows else blocks.columns
     return launch.launch(
         "sparsemlp_sum_shares",
-        functools.partial(
-            _kernel,
-            grid_shape=(down, across),
-            block=layer.block,
-            n_kept=layer.n_kept,
-            n_shares=n_shares,
-            by_rows=by_rows,
-            plan=None if balanced is None else balanced[0],
-        ),
-        [
-            blocks.which,
-            lists.before,
-            *([] if balanced is None else [lists.start, balanced[1]]),
-            parts,
-        ],
-        grid=(pl.cdiv(n_in, ROWS) * n_out // width,),
+        functools.partial(_kernel, layer=layer, n_shares=n_shares, by_rows=by_rows),
+        [blocks.which, lists.before, parts],
+        grid=(n_tiles(layer),),
         out=jax.ShapeDtypeStruct(layer.kernel_shape, jnp.dtype(layer.dtype)),
         scratch={
             "sums": launch.shared((n_shares, ROWS, width), jnp.float32, min(32, width)),
             "staging": launch.shared((ROWS, width), layer.dtype, min(32, width)),
-            "full": launch.barriers(1, arrivals=n_shares * _n_above(cols)),
+            "full": launch.barriers(1, arrivals=n_shares * n_above(layer)),
         },
         n_warpgroups=1,
         interpret=interpret,
@@ -88,69 +69,43 @@ def sum_shares(
 def _kernel(
     which: Any,
     before: Any,
-    *rest: Any,
-    grid_shape: tuple[int, int],
-    block: tuple[int, int],
-    n_kept: int,
+    parts: Any,
+    dw: Any,
+    *,
+    layer: SparseLayer,
     n_shares: int,
     by_rows: bool,
-    plan: Plan | None,
     sums: Any,
     staging: Any,
     full: Any,
 ) -> None:
-    (rows, cols), (down, across) = block, grid_shape
-    width, height = min(rows, ROWS), min(cols, ROWS)
-    *tables, parts, dw = rest
-    of_kernel = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
-    index = jax.lax.axis_index(launch.X)
-    tall, wide = jnp.int32(cols // height), jnp.int32(rows // width)
-    above, beside = _divided(index, across * wide)
-    (first_line, inside), (column, part) = _divided(above, tall), _divided(beside, wide)
-    destination = dw.at[pl.ds(above * ROWS, ROWS), pl.ds(beside * width, width)]
-    find = functools.partial(_find, table=of_kernel(before), down=down, across=across)
-    n_blocks = _n_above(cols)
-    found = [find(first_line * n_blocks + i, column, by_rows=by_rows) for i in range(n_blocks)]
-    is_whole = plan is None and n_blocks == 1
-    is_any_kept = functools.reduce(jnp.logical_or, (own.is_kept for own in found))
+    table = warpgroup.Table(before, warpgroup.read(which, 0))
+    tile = tile_of(jax.lax.axis_index(launch.X), layer, table, by_rows=by_rows)
 
-    def fetch(own: _Block, above: int) -> None:
-        """Starts the copies of a block's sums; zeros of a share that it has not, or if dropped."""
-        n_own: Any = n_shares
-        if plan is not None:
-            start, groups = map(of_kernel, tables)
-            line = own.line if by_rows else column
-            first = start.read(line)
-            # That of a dropped block may have none.
-            length = jnp.maximum(start.read(line + 1) - first, 1)
-            shares = shares_of(plan, groups)
-            n_own = shares.n_shares(shares.group_of(line, own.entry - first, length))
-        for share in range(n_shares):
-            # Behind the last share of all lies nothing, of which zeros are loaded.
-            is_there = own.is_kept & (share < n_own)
-            place = share if is_whole else jnp.where(is_there, share, n_shares)
-            first = ((place * n_kept + own.entry) * tall + inside) * height
-            source = parts.at[pl.ds(first, height), pl.ds(part * width, width)]
-            warpgroup.fetch(source, sums.at[share, pl.ds(above, height)], full.at[0])
-
-    @pl.when(is_any_kept)
+    @pl.when(tile.is_kept)
     def _sum() -> None:
-        for i, own in enumerate(found):
-            fetch(own, i * height)
+        for i, own in enumerate(tile.blocks):
+            for share in range(n_shares):
+                place = share * layer.n_kept + own.entry
+                if len(tile.blocks) > 1:
+                    # Behind the last share of all lies nothing, of which zeros are loaded.
+                    place = jnp.where(own.is_kept, place, n_shares * layer.n_kept)
+                above = pl.ds(i * tile.height, tile.height)
+                warpgroup.fetch(tile.source(parts, place), sums.at[share, above], full.at[0])
         warpgroup.wait(full.at[0])
         total = warpgroup.load_sums(sums.at[0])
         for share in range(1, n_shares):
             total = total + warpgroup.load_sums(sums.at[share])
-        warpgroup.write(total, staging, destination)
+        warpgroup.write(total, staging, tile.destination(dw))
 
-    @pl.when(~is_any_kept)
+    @pl.when(~tile.is_kept)
     def _clear() -> None:
-        warpgroup.write(jnp.zeros((ROWS, width), jnp.float32), staging, destination)
+        warpgroup.write(jnp.zeros((ROWS, tile.width), jnp.float32), staging, tile.destination(dw))
 
     warpgroup.finish_writes()
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """A block of dW: its block row, its first entry in the lists, and whether it is kept."""
 
     line: Array
@@ -158,20 +113,84 @@ class _Block(NamedTuple):
     is_kept: Bool[Array, ""]
 
 
-def _find(
-    line: Array, column: Array, table: warpgroup.Table, down: int, across: int, *, by_rows: bool
-) -> _Block:
-    """The block of a block row and column; a dropped one where there are not so many rows."""
-    is_there = line < down
-    line = jnp.minimum(line, down - 1)
-    number = line * across + column if by_rows else column * down + line
-    entry = table.read(number)
-    return _Block(line, entry, is_there & (table.read(number + 1) > entry))
+class Tile(NamedTuple):
+    """What a program writes of dW: 64 rows of at most 64 features.
+
+    Attributes:
+      blocks: those that lie there, one above the other; or one, of which it is a part.
+      column: their block column.
+      above: which 64 rows of dW.
+      beside: which features.
+      inside: which rows of a block: of so many parts of `height` rows, the number of one.
+      part: which features of one, likewise.
+      tall: how many such parts of rows a block has.
+      height: how many rows of one block.
+      width: how many features.
+    """
+
+    blocks: list[Block]
+    column: Array
+    above: Array
+    beside: Array
+    inside: Array
+    part: Array
+    tall: int
+    height: int
+    width: int
+
+    @property
+    def is_kept(self) -> Bool[Array, ""]:
+        """Whether any block is."""
+        return functools.reduce(jnp.logical_or, (own.is_kept for own in self.blocks))
+
+    def source(self, parts: Any, place: Array) -> Any:
+        """The rows and features of a block of sums, by its number among those in memory."""
+        first = (place * self.tall + self.inside) * self.height
+        return parts.at[pl.ds(first, self.height), pl.ds(self.part * self.width, self.width)]
+
+    def destination(self, dw: Any) -> Any:
+        """Where it lies in dW."""
+        rows = pl.ds(self.above * ROWS, ROWS)
+        return dw.at[rows, pl.ds(self.beside * self.width, self.width)]
 
 
-def _n_above(cols: int) -> int:
-    """Blocks of so many rows of dW, above each other, that a program writes 64 rows of."""
-    return max(1, ROWS // cols)
+def n_tiles(layer: SparseLayer) -> int:
+    """How many of them dW has."""
+    n_in, n_out = layer.kernel_shape
+    return pl.cdiv(n_in, ROWS) * n_out // min(layer.block[0], ROWS)
+
+
+def n_above(layer: SparseLayer) -> int:
+    """Blocks that lie above each other in 64 rows of dW."""
+    return max(1, ROWS // layer.block[1])
+
+
+def tile_of(index: Array, layer: SparseLayer, before: warpgroup.Table, *, by_rows: bool) -> Tile:
+    """A tile by its number.
+
+    Args:
+      index: less than `n_tiles`.
+      layer: the layer.
+      before: of each block, line by line, how many entries lie before it.
+      by_rows: whether lines are block rows, not block columns.
+    """
+    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    (down, across), width, height = (n_in // cols, n_out // rows), min(rows, ROWS), min(cols, ROWS)
+    tall, wide = jnp.int32(cols // height), jnp.int32(rows // width)
+    above, beside = _divided(index, across * wide)
+    (first_line, inside), (column, part) = _divided(above, tall), _divided(beside, wide)
+
+    def block(line: Array) -> Block:
+        """A block; a dropped one where there are not so many rows."""
+        is_there = line < down
+        line = jnp.minimum(line, down - 1)
+        number = line * across + column if by_rows else column * down + line
+        entry = before.read(number)
+        return Block(line, entry, is_there & (before.read(number + 1) > entry))
+
+    n_blocks = n_above(layer)
+    blocks = [block(first_line * n_blocks + i) for i in range(n_blocks)]
+    return Tile(blocks, column, above, beside, inside, part, cols // height, height, width)
 
 
 def _divided(number: Array, by: Array) -> tuple[Array, Array]:

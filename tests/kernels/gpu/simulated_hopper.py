@@ -236,8 +236,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
         "write": _write,
         "write_blocks": _write_blocks,
         "finish_writes": _finish_writes,
-        "load_row": lambda ref: jnp.asarray(ref.read()),
-        "load_sums": lambda ref: jnp.asarray(ref.read(), jnp.float32),
+        # Copies, as JAX would take NumPy's memory for its own and read it later.
+        "load_row": lambda ref: jnp.asarray(ref.read().copy()),
+        "load_sums": lambda ref: jnp.asarray(ref.read().copy(), jnp.float32),
         "store": _store,
         "read": lambda ref, at: np.int32(ref.array[tuple(map(int, np.atleast_1d(at)))]),
         "turned": lambda ref: dataclasses.replace(ref, is_turned=True),

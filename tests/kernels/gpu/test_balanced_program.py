@@ -36,6 +36,10 @@ CASES = [
     ((64, 32), "bfloat16", 200, 2, False, 3),
     ((16, 16), "bfloat16", 200, 4, False, 3),
     ((32, 32), "float32", 100, 2, False, 3),
+    ((64, 64), "bfloat16", 500, 1, True, 2),
+    ((64, 64), "bfloat16", 200, 1, False, 6),
+    ((64, 64), "bfloat16", 500, 2, True, 132),
+    ((32, 32), "bfloat16", 200, 2, False, 2),
 ]
 NAMES = "block", "dtype", "rows", "n_together", "by_rows", "programs"
 
@@ -77,7 +81,7 @@ def test_a_simulated_hopper_notices_results_that_are_overwritten_on_their_way(mo
             finish()
 
     monkeypatch.setattr(warpgroup, "finish_writes", finish_at_the_end)
-    tiles = GradientTiles(2, 2, 3, by_rows=False, balanced=True)
+    tiles = GradientTiles(2, 2, 2, by_rows=False, balanced=True)
     with jax.disable_jit(), pytest.raises(AssertionError, match="not strictly ordered"):
         compute((32, 32), "bfloat16", 300, tiles)
 

@@ -9,10 +9,12 @@ import pytest
 
 from pallas_kernels import SparseLayer
 from pallas_kernels.lists import list_alike
-from pallas_kernels.mosaic.balanced_shares import MOST_SHARES, Plan, shares_of, table_of
-from pallas_kernels.mosaic.gradient_sum import fits
-from pallas_kernels.mosaic.gradient_tiles import balanced_space
-from pallas_kernels.mosaic.support import SIDES
+from pallas_kernels.mosaic.balanced_shares import (
+    MOST_SHARES,
+    Plan,
+    shares_of,
+    table_of,
+)
 from pallas_kernels.mosaic.warpgroup import Table
 
 GRID = (6, 5)
@@ -61,45 +63,50 @@ def test_groups_have_every_kept_block_once_and_like_lengths(by_rows, n_together)
             assert max(like) - min(like) <= 1
             assert max(like) <= n_together
             for entry in range(group.entry, group.entry + group.length):
-                own = shares.group_of(
-                    group.line, jnp.int32(entry - first), jnp.int32(after - first)
-                )
-                assert int(own) == number
-
-
-def test_the_sums_of_as_many_shares_as_a_group_may_have_are_added_by_one_kernel():
-    for block in itertools.product(SIDES, SIDES):
-        layer = SparseLayer((256, 512), block, 2, -1, "bfloat16")
-        assert not list(balanced_space(layer)) or fits(MOST_SHARES, layer)
-    assert list(balanced_space(SparseLayer((256, 512), (64, 64), 2, -1, "bfloat16")))
+                place, length = jnp.int32(entry - first), jnp.int32(after - first)
+                own = shares.group_of(group.line, place, length)
+                assert tuple(map(int, own)) == (number, entry - group.entry)
 
 
 @pytest.mark.parametrize("n_steps", [1, 2, 9, 40])
-@pytest.mark.parametrize("n_programs", [1, 3, 7, 132])
+@pytest.mark.parametrize("n_programs", [1, 3, 6, 7, 132])
 def test_every_step_belongs_to_one_program_and_shares_are_counted(n_steps, n_programs):
     blocks = blocks_of(1)
     table = table_of(blocks, 2, by_rows=True, with_bias=True)
     plan = Plan(n_steps, n_programs, GRID[0], 2)
     shares = shares_of(plan, Table(table, jnp.int32(1)))
     n_all = int(table[1, -1])
-    taken: dict[int, list[tuple[int, int, int]]] = {group: [] for group in range(n_all)}
+    assert n_all == 6
+    rounds = n_all // n_programs
+    taken: dict[int, list[tuple[int, int, int, int]]] = {group: [] for group in range(n_all)}
     lengths = []
-    for program in map(jnp.int32, range(n_programs)):
-        n_parts = int(shares.n_parts(program))
-        parts = [shares.part(program, jnp.int32(turn)) for turn in range(n_parts)]
+    for program in range(n_programs):
+        n_parts = int(shares.n_parts(jnp.int32(program)))
+        parts = [shares.part(jnp.int32(program), jnp.int32(turn)) for turn in range(n_parts)]
         lengths.append(sum(int(part.last - part.first) for part in parts))
-        for part in parts:
-            assert 0 <= part.first < part.last <= n_steps
-            taken[int(part.group)].append((int(part.first), int(part.last), int(part.share)))
-    # All but the last of those that work have as many.
-    busy = [n for n in lengths if n]
-    assert set(busy[:-1]) <= {max(busy)}
-    assert lengths == busy + [0] * (n_programs - len(busy))
+        for turn, part in enumerate(parts):
+            first, last, share, group = map(int, (part.first, part.last, part.share, part.group))
+            assert 0 <= first < last <= n_steps
+            taken[group].append((first, last, share, program))
+            # In rounds all programs have a whole group, each its own.
+            if turn < rounds:
+                assert (group, first, last) == (turn * n_programs + program, 0, n_steps)
+            # It begins in the middle of one group at most, for whose sums it has room.
+            assert (share > 0) == (first > 0)
+            assert not first or turn == rounds
+    # All but the last of those that work beyond the rounds have as many.
+    busy = [n for n in lengths if n > rounds * n_steps]
+    assert set(busy[:-1]) <= {max(busy, default=0)}
+    assert lengths == busy + [rounds * n_steps] * (n_programs - len(busy))
     layer = SparseLayer((6 * 64, 5 * 64), (64, 64), IDS.shape[1], -1, "bfloat16")
     for group, own in taken.items():
-        assert [share for *_, share in own] == list(range(len(own)))
-        assert [step for first, last, _ in own for step in range(first, last)] == list(
+        assert [share for *_, share, _ in own] == list(range(len(own)))
+        assert [step for first, last, *_ in own for step in range(first, last)] == list(
             range(n_steps)
         )
         assert int(shares.n_shares(jnp.int32(group))) == len(own)
         assert len(own) <= plan.n_shares(layer) <= MOST_SHARES
+        if group >= rounds * n_programs:
+            programs = [program for *_, program in own]
+            first_program = int(shares.first_program(jnp.int32(group)))
+            assert programs == list(range(first_program, first_program + len(own)))

@@ -82,6 +82,8 @@ def test_what_the_tuner_may_try_of_warpgroups_spills_nothing(found, case: Case):
     report = found[f"{case} sm_90a"]
     assert report["spills"] == 0, report
     assert report["wgmma"] > 0, report
+    if getattr(case.configuration, "balanced", False):
+        assert not report["serialised"], report
 
 
 @pytest.mark.parametrize("case", MANY_OF_AMPERE, ids=str)

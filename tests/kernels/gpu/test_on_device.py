@@ -18,8 +18,9 @@ from tuning.kernel_check import compare, compiled, expected
 from tuning.kernel_problems import PRODUCTS, gpu_engines, work_of
 from tuning.watch import STUCK, WorkLostError, require_device
 
-from pallas_kernels import ENGINES
+from pallas_kernels import ENGINES, SparseLayer
 from pallas_kernels.mosaic import stream_tiles
+from pallas_kernels.mosaic.gradient_tiles import balanced_space
 from pallas_kernels.tuning import forced
 
 pytestmark = pytest.mark.gpu
@@ -79,13 +80,15 @@ def check_cuts(
     is_chosen: Callable[[Any], bool],
     size: Callable[[Any], int],
     name: str = "mosaic",
-    side: int = 32,
+    block: tuple[int, int] = (32, 32),
+    n_rows: int = 1000,
+    dtype: str = "bfloat16",
 ) -> None:
     """The smallest and the largest of the chosen cuts of an engine compute what they should.
 
-    A GPU for which `mosaic` has no choice is skipped.
+    And the same bits a second time. A GPU for which `mosaic` has no choice is skipped.
     """
-    engine, point = ENGINES[name], Point(shape, (side, side), 0.8, 1000, "bfloat16")
+    engine, point = ENGINES[name], Point(shape, block, 0.8, n_rows, dtype)
     work = work_of(kernel, point.layer, point.n_rows)
     problem = point.layer.problem(engine.name, engine.version, kernel, point.n_rows)
     space = engine.configurations(problem)
@@ -95,7 +98,10 @@ def check_cuts(
     for cut in {min(cuts, key=size), max(cuts, key=size)}:
         with forced(cut):
             program = compiled(work.sparse(engine), work.operands)
-        assert compare(program, work, expected(work), "bfloat16") == "", cut
+        assert compare(program, work, expected(work), dtype) == "", cut
+        first, again = (jax.tree.leaves(program(*work.operands)) for _ in range(2))
+        for one, other in zip(first, again, strict=True):
+            assert one.tobytes() == other.tobytes(), cut
 
 
 @pytest.mark.parametrize("kernel", ["product", "input_gradient"])
@@ -121,17 +127,33 @@ def test_gradients_of_blocks_that_are_computed_together(n_together, by_rows):
     )
 
 
+@pytest.mark.parametrize("by_rows", [False, True], ids=["by columns", "by rows"])
 @pytest.mark.parametrize(
-    ("side", "by_rows"), [(32, False), (64, False), (64, True), (128, False), (128, True)]
+    ("shape", "block", "n_rows", "dtype"),
+    [
+        # Fewer groups than programs, more of them, and so few rows that none is shared.
+        *(((512, 1024), (side, side), 1000, "bfloat16") for side in (32, 64, 128)),
+        *(((1024, 4096), (side, side), 1000, "bfloat16") for side in (16, 32, 64)),
+        *(((1024, 4096), block, 1000, "bfloat16") for block in ((64, 128), (16, 64))),
+        ((512, 1024), (64, 64), 40, "bfloat16"),
+        ((1024, 4096), (64, 64), 1000, "float32"),
+    ],
+    ids=str,
 )
-def test_gradients_by_programs_of_as_many_steps(side, by_rows):
-    check_cuts(
-        "kernel_gradient",
-        (512, 1024),
-        lambda cut: cut.balanced and cut.by_rows == by_rows,
-        lambda cut: cut.n_together,
-        side=side,
-    )
+def test_gradients_by_programs_of_as_many_steps(shape, block, n_rows, dtype, by_rows):
+    layer = SparseLayer(shape, block, 1, -1, dtype)
+    if all(cut.by_rows != by_rows for cut in balanced_space(layer)):
+        pytest.skip("blocks so narrow, and float32, go by columns alone")
+    with jax.default_matmul_precision("default"):
+        check_cuts(
+            "kernel_gradient",
+            shape,
+            lambda cut: cut.balanced and cut.by_rows == by_rows,
+            lambda cut: cut.n_together,
+            block=block,
+            n_rows=n_rows,
+            dtype=dtype,
+        )
 
 
 @pytest.mark.parametrize(
