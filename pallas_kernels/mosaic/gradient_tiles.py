@@ -17,6 +17,9 @@ DEPTH_BYTES = 128
 """Of one feature of x or dy in one buffer."""
 STAGES = (6, 5, 4, 3, 2)
 """Buffers of the ring: as many as fit, as of a product."""
+BALANCED_STAGES = (10, 8, *STAGES)
+"""Those of a program that has a multiprocessor for itself: more of small blocks have to be on their
+way at once."""
 WAVES = (1, 2, 3, 4, 8)
 """How many times as many programs there may be as run at once."""
 MOST_STAGED = 2
@@ -138,7 +141,7 @@ def balanced_space(layer: SparseLayer) -> Iterator[GradientTiles]:
             for n in _together(shape):
                 ones, staged = ROWS * DEPTH_BYTES, n * shape.height * (shape.height < ROWS)
                 staging = launch.panel_bytes((staged, shape.width), jnp.float32)
-                stages = _stages(n, shape, ones + staging)
+                stages = _stages(n, shape, ones + staging, BALANCED_STAGES)
                 # Sums of a block and those of db beside it.
                 registers = shape.width + _OTHER_REGISTERS
                 if stages and registers <= launch.registers(n * shape.height // ROWS):
@@ -151,11 +154,11 @@ def _together(shape: Shape) -> list[int]:
     return [n for n in (1, 2, 4, 8) if _is_tall(n * shape.height)]
 
 
-def _stages(n_together: int, shape: Shape, beside: int) -> int:
+def _stages(n_together: int, shape: Shape, beside: int, possible: tuple[int, ...] = STAGES) -> int:
     """How many buffers fit shared memory beside so many bytes; 0 if too few do."""
     left = launch.SHARED_MEMORY_BYTES - launch.BARRIERS_BYTES - beside
     buffer = (n_together * shape.own + shape.shared) * DEPTH_BYTES
-    return next((n for n in STAGES if n * buffer <= left), 0)
+    return next((n for n in possible if n * buffer <= left), 0)
 
 
 def _staging_bytes(n_together: int, shape: Shape) -> int:
