@@ -135,6 +135,8 @@ def draw_tradeoff(
       folder: folder of run folders.
       out: the picture, PNG, PDF or SVG by its ending.
     """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder: give a folder of runs")
     check_picture(out)
     make_folder(out.parent)
     runs = [read_run(p.parent, str(p.parent)) for p in sorted(folder.glob("**/metrics.jsonl"))]

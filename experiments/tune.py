@@ -224,6 +224,13 @@ def _layers(options: Options) -> list[tuple[SparseLayer, str, int]]:
 def _check(options: Options) -> None:
     if options.rounds < 1 or options.candidates < 1 or options.workers < 0:
         raise InputError("--rounds and --candidates must be at least 1, and --workers at least 0")
+    if not 0 <= options.minutes < math.inf:
+        raise InputError(f"--minutes={options.minutes:g} must be a finite number, at least 0")
+    if any(n_rows < 1 for n_rows in options.rows):
+        raise InputError(f"--rows={min(options.rows)} is too small: it must be at least 1")
+    for dtype in options.dtype:
+        if dtype not in ("bfloat16", "float32"):
+            raise InputError(f"--dtype={dtype} is unknown: choose bfloat16 or float32")
     for shape in options.shape:
         parse_shape(shape)
     for kernel in options.kernel:

@@ -58,8 +58,9 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise InputError(f"{path} is not a file: give the path of an existing .npz file")
     try:
-        if not zipfile.is_zipfile(path):
-            raise InputError(f"{path} is not an .npz file: write one with numpy.savez(...)")
+        with path.open("rb") as opened:
+            if not zipfile.is_zipfile(opened):
+                raise InputError(f"{path} is not an .npz file: write one with numpy.savez(...)")
         # Opened here, because numpy leaves a file open that turns out to be damaged.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             missing = [key for key in _REQUIRED if key not in file]

@@ -189,7 +189,8 @@ def _counted(states: Counter[State]) -> str:
 
 
 def _tell_failures(sweep: Sweep, folder: SweepFolder, console: Console) -> None:
-    for run in sweep.runs:
-        if folder.state(run.name) == "failed":
-            why = folder.run(run.name).read_failure()
-            say(console, f"failed  {run.name}, {why}")
+    failed = [run for run in sweep.runs if folder.state(run.name) == "failed"]
+    for run in failed:
+        say(console, f"failed  {run.name}, {folder.run(run.name).read_failure()}")
+    if failed:
+        say(console, "again   the same command with --retry-failed, once what is wrong is mended")

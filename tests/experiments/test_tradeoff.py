@@ -79,6 +79,8 @@ def test_points_stand_where_they_belong():
 
 
 def test_no_runs_and_no_picture_are_errors(tmp_path: Path):
+    with pytest.raises(InputError, match="is no folder: give a folder of runs"):
+        tradeoff.draw_tradeoff(tmp_path / "absent")
     with pytest.raises(InputError, match="no run with a finished epoch"):
         tradeoff.draw_tradeoff(tmp_path, tmp_path / "a.png")
     with pytest.raises(InputError, match=r"end it in \.png"):

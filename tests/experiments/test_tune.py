@@ -166,6 +166,10 @@ def test_no_time_is_no_problem(monkeypatch, measured, tmp_path: Path, capsys):
         (["--shape=8by8"], "--shape '8by8' is not INxOUT"),
         (["--shape=0x64"], "--shape '0x64' is not INxOUT"),
         (["--rounds=0"], "--rounds"),
+        (["--minutes=nan"], "--minutes=nan must be a finite number"),
+        (["--minutes=-1"], "--minutes=-1 must be a finite number"),
+        (["--rows=0"], "--rows=0 is too small"),
+        (["--dtype=int8"], "--dtype=int8 is unknown"),
         (["--interpret", "--out=x.json", "--engine=warp"], "--engine=warp"),
     ],
 )

@@ -91,6 +91,7 @@ def test_a_run_that_fails_is_recorded_the_others_go_on_and_it_is_tried_again_whe
         code, said = sweep(data, out)
     assert code == 1
     assert f"failed  {NAMES[0]}, OSError: no such device" in said
+    assert "--retry-failed" in said
     record = json.loads((out / "runs" / NAMES[0] / "failure.json").read_text())
     assert set(record) == {"error", "kind", "time"}
     tiny.assert_same_outcome(out / "runs" / NAMES[1], finished / "runs" / NAMES[1])
