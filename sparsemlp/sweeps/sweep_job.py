@@ -6,6 +6,7 @@ folder, however it was trained.
 
 import contextlib
 import dataclasses
+import errno
 import sys
 import traceback
 from collections import Counter
@@ -17,7 +18,7 @@ import jax
 from sparsemlp.configuration.settings import describe_run
 from sparsemlp.data import DataSets, ImageDataset, LabelledImages
 from sparsemlp.device import device_answers
-from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError
+from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError, SaveError
 from sparsemlp.files import Record
 from sparsemlp.populations import grouping
 from sparsemlp.populations.population import Member, train_population
@@ -40,6 +41,7 @@ class Outcome:
     told: str
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _OCCUPIED = Outcome("occupied", "another process is training it")
 
 
@@ -250,7 +252,14 @@ def _ended(summary: Record | None) -> Outcome:
 
 
 def _failed(run: SweepRun, folder: SweepFolder, error: Exception) -> Outcome:
-    """Records why a run failed; what was not foreseen is shown whole."""
+    """Records why a run failed; what was not foreseen is shown whole.
+
+    Raises:
+      SaveError: the disk is full, for which no run is to blame: it goes on as an interrupted one.
+      DeviceLostError: the device answers no more.
+    """
+    if isinstance(error, SaveError) and getattr(error.__cause__, "errno", None) in _NO_ROOM:
+        raise error
     is_foreseen = isinstance(error, InputError | OSError | NotFiniteError)
     if not is_foreseen:
         traceback.print_exception(error, file=sys.stderr)

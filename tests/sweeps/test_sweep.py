@@ -1,5 +1,6 @@
 """A sweep here: runs in order, each as it would be alone, whatever interrupts or fails."""
 
+import errno
 import io
 import json
 import shutil
@@ -10,6 +11,7 @@ import pytest
 import tiny
 from rich.console import Console
 
+from sparsemlp.errors import SaveError
 from sparsemlp.sweeps.grid import read_grid
 from sparsemlp.sweeps.sweep import tell_plan, train_sweep
 from sparsemlp.sweeps.sweep_folder import SweepFolder
@@ -74,6 +76,24 @@ def test_a_finished_sweep_is_left_as_it_is_and_a_larger_grid_adds_to_it(
     assert code == 1
     assert f"failed  {failed}, NotFiniteError: loss or parameters became NaN" in said
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_full_disk_stops_the_sweep_and_the_same_command_goes_on(
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "out"
+
+    def refuse() -> None:
+        raise SaveError("make room") from OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        tiny.at_step(patch, 5, refuse)
+        with pytest.raises(SaveError, match="make room"):
+            sweep(data, out)
+    assert not list(out.glob("runs/*/failure.json"))
+    assert sweep(data, out)[0] == 0
+    for name in NAMES:
+        tiny.assert_same_outcome(out / "runs" / name, finished / "runs" / name)
 
 
 @pytest.mark.thorough
