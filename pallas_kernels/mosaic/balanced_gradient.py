@@ -17,12 +17,7 @@ from jaxtyping import Array, Float
 from pallas_kernels.lists import KeptBlocks, listed
 from pallas_kernels.mosaic import launch, warpgroup
 from pallas_kernels.mosaic.balanced_program import Bias, Program
-from pallas_kernels.mosaic.balanced_shares import (
-    Plan,
-    plan_of,
-    shares_of,
-    table_of,
-)
+from pallas_kernels.mosaic.balanced_shares import Plan, plan_of, shares_of, table_of
 from pallas_kernels.mosaic.balanced_sum import sum_balanced
 from pallas_kernels.mosaic.balanced_tasks import Columns, Tasks
 from pallas_kernels.mosaic.gradient_operands import (

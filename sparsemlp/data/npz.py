@@ -58,10 +58,11 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise InputError(f"{path} is not a file: give the path of an existing .npz file")
     try:
+        # Opened here, because numpy leaves a file open that turns out to be damaged, and because of
+        # one that may not be read zipfile says that it is none.
         with path.open("rb") as opened:
             if not zipfile.is_zipfile(opened):
                 raise InputError(f"{path} is not an .npz file: write one with numpy.savez(...)")
-        # Opened here, because numpy leaves a file open that turns out to be damaged.
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             missing = [key for key in _REQUIRED if key not in file]
             if missing:

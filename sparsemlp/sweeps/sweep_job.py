@@ -6,7 +6,6 @@ folder, however it was trained.
 
 import contextlib
 import dataclasses
-import errno
 import sys
 import traceback
 from collections import Counter
@@ -41,7 +40,6 @@ class Outcome:
     told: str
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _OCCUPIED = Outcome("occupied", "another process is training it")
 
 
@@ -255,10 +253,11 @@ def _failed(run: SweepRun, folder: SweepFolder, error: Exception) -> Outcome:
     """Records why a run failed; what was not foreseen is shown whole.
 
     Raises:
-      SaveError: the disk is full, for which no run is to blame: it goes on as an interrupted one.
+      SaveError: the disk is full or refuses a write, for which no run is to blame: it can go on as
+        an interrupted one.
       DeviceLostError: the device answers no more.
     """
-    if isinstance(error, SaveError) and getattr(error.__cause__, "errno", None) in _NO_ROOM:
+    if isinstance(error, SaveError):
         raise error
     is_foreseen = isinstance(error, InputError | OSError | NotFiniteError)
     if not is_foreseen:

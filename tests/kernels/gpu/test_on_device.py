@@ -18,9 +18,8 @@ from tuning.kernel_check import compare, compiled, expected
 from tuning.kernel_problems import PRODUCTS, gpu_engines, work_of
 from tuning.watch import STUCK, WorkLostError, require_device
 
-from pallas_kernels import ENGINES, SparseLayer
+from pallas_kernels import ENGINES
 from pallas_kernels.mosaic import stream_tiles
-from pallas_kernels.mosaic.gradient_tiles import balanced_space
 from pallas_kernels.tuning import forced
 
 pytestmark = pytest.mark.gpu
@@ -127,23 +126,26 @@ def test_gradients_of_blocks_that_are_computed_together(n_together, by_rows):
     )
 
 
-@pytest.mark.parametrize("by_rows", [False, True], ids=["by columns", "by rows"])
+_TALL = [
+    # Fewer groups than programs, more of them, and so few rows that none is shared.
+    *(((512, 1024), (side, side), 1000, "bfloat16") for side in (64, 128)),
+    *(((1024, 4096), block, 1000, "bfloat16") for block in ((64, 64), (64, 128), (16, 64))),
+    ((512, 1024), (64, 64), 40, "bfloat16"),
+]
+_BY_COLUMNS = [
+    ((512, 1024), (32, 32), 1000, "bfloat16"),
+    *(((1024, 4096), (side, side), 1000, "bfloat16") for side in (16, 32)),
+    ((1024, 4096), (64, 64), 1000, "float32"),
+]
+
+
 @pytest.mark.parametrize(
-    ("shape", "block", "n_rows", "dtype"),
-    [
-        # Fewer groups than programs, more of them, and so few rows that none is shared.
-        *(((512, 1024), (side, side), 1000, "bfloat16") for side in (32, 64, 128)),
-        *(((1024, 4096), (side, side), 1000, "bfloat16") for side in (16, 32, 64)),
-        *(((1024, 4096), block, 1000, "bfloat16") for block in ((64, 128), (16, 64))),
-        ((512, 1024), (64, 64), 40, "bfloat16"),
-        ((1024, 4096), (64, 64), 1000, "float32"),
-    ],
+    ("shape", "block", "n_rows", "dtype", "by_rows"),
+    [(*c, False) for c in _TALL + _BY_COLUMNS] + [(*c, True) for c in _TALL],
     ids=str,
 )
 def test_gradients_by_programs_of_as_many_steps(shape, block, n_rows, dtype, by_rows):
-    layer = SparseLayer(shape, block, 1, -1, dtype)
-    if all(cut.by_rows != by_rows for cut in balanced_space(layer)):
-        pytest.skip("blocks so narrow, and float32, go by columns alone")
+    """By columns and by rows; small blocks and float32 go by columns alone."""
     with jax.default_matmul_precision("default"):
         check_cuts(
             "kernel_gradient",
