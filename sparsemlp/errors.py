@@ -1,6 +1,12 @@
 """Errors whose message is one line for the user, fit to be printed as it is."""
 
+import errno
 from collections.abc import Collection
+
+_WAYS_OUT = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
+}
 
 
 class InputError(ValueError):
@@ -18,6 +24,15 @@ class OutOfMemoryError(InputError):
 def in_a_line(error: BaseException) -> str:
     """What an error says, in one line, or what it is if it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def refusal(error: OSError) -> str:
+    """Why the system refused a write, and the way out: `No space left on device; make room there`.
+
+    Args:
+      error: as the system raised it.
+    """
+    return f"{error.strerror or error}; {_WAYS_OUT.get(error.errno or 0, 'see to that')}"
 
 
 def require_known[T](told: str, value: object, known: Collection[T]) -> T:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError, SaveError, refusal
 
 Record = dict[str, Any]
 """A JSON object: strings, numbers, booleans, None, and lists and records of them."""
@@ -59,8 +59,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise SaveError(
-            f"cannot write {path}: {error.strerror or error}; make room there and continue, what "
-            "was saved before is intact"
+            f"cannot write {path}: {refusal(error)} and continue, what was saved before is intact"
         ) from error
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from test_imports import PARTS, ROOT, sources
 
-UNTESTED = {"errors", "__init__", "engine", "cifar10", "recorder", "drawing"}
+UNTESTED = {"__init__", "engine", "cifar10", "recorder", "drawing"}
 """Declarations alone, or tested as `test_cifar10_program`; engines by `test_conformance`; what
 writes a run folder by `test_run`, drawing by figures."""
 

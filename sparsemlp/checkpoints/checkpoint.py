@@ -19,8 +19,8 @@ from jaxtyping import PyTree
 
 from sparsemlp.checkpoints.manifest import named_leaves
 from sparsemlp.checkpoints.orbax_folder import DamageError, OrbaxFolders, manifest_of
-from sparsemlp.checkpoints.quiet_orbax import reason
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.checkpoints.quiet_orbax import system_error
+from sparsemlp.errors import InputError, SaveError, refusal
 from sparsemlp.files import Record, sync
 
 
@@ -97,8 +97,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise SaveError(
                 f"cannot save the checkpoint of step {step} in {self._directory}: "
-                f"{reason(error)}; make room there and continue, "
-                "what was saved before is intact"
+                f"{refusal(system_error(error))} and continue, what was saved before is intact"
             ) from error
         self._damaged.discard(str(step))
         self._retire(step)
@@ -201,7 +200,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             names = ", ".join(folder.stem for folder in folders)
             raise SaveError(
                 f"cannot remove the checkpoints of steps {names} in {self._directory}: "
-                f"{reason(error)}"
+                f"{refusal(error)} and continue"
             ) from error
         shutil.rmtree(self._scratch, ignore_errors=True)
 

@@ -11,12 +11,18 @@ import warnings
 from collections.abc import Iterator
 
 
-def reason(error: Exception) -> str:
-    """Returns one short line, the system's own words where tensorstore wraps its error code."""
+def system_error(error: Exception) -> OSError:
+    """The error itself, what tensorstore wraps of it, or one that says it in one short line."""
     if code := re.search(r"os_error_code='(\d+)'", str(error)):
-        return os.strerror(int(code[1]))
-    text = (isinstance(error, OSError) and error.strerror) or str(error).strip()
-    return (text or type(error).__name__).splitlines()[0][:200]
+        return OSError(int(code[1]), os.strerror(int(code[1])))
+    if isinstance(error, OSError) and error.strerror:
+        return error
+    return OSError((str(error).strip() or type(error).__name__).splitlines()[0][:200])
+
+
+def reason(error: Exception) -> str:
+    """One short line, in the system's own words where it has some."""
+    return (found := system_error(error)).strerror or str(found)
 
 
 @contextlib.contextmanager

@@ -79,6 +79,10 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
             return arrays
     except InputError:
         raise
+    except PermissionError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): make it readable, or give another .npz file"
+        ) from error
     except (
         OSError,
         EOFError,

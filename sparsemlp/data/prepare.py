@@ -18,7 +18,7 @@ from rich.progress import Progress, TaskID
 
 from sparsemlp.data.cifar10 import IMAGE_SIZE, N_CLASSES, VERSION, is_prepared, prepared_folder
 from sparsemlp.data.download import RemoteFile, download, has_content
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, refusal
 
 OFFICIAL_ARCHIVE = RemoteFile(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -80,8 +80,8 @@ def prepare_cifar10(data_dir: Path, archive: RemoteFile = OFFICIAL_ARCHIVE) -> N
         if is_prepared(data_dir):  # Another process was faster: TFDS cannot rename over its work.
             return
         raise InputError(
-            f"CIFAR-10 cannot be prepared in {data_dir} ({error.strerror or error}): "
-            "make room or pass another --data-dir"
+            f"CIFAR-10 cannot be prepared in {data_dir}: {refusal(error)} or pass another "
+            "--data-dir"
         ) from error
 
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError, SaveError, refusal
 from sparsemlp.files import Record, encode, sync, write_whole
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -53,8 +53,8 @@ class History:
                 sync(self._path.parent)
         except OSError as error:
             raise SaveError(
-                f"cannot add a record to {self._path}: {error.strerror or error}; make room there "
-                "and continue, the records before are intact"
+                f"cannot add a record to {self._path}: {refusal(error)} and continue, the records "
+                "before are intact"
             ) from error
 
     def read(self) -> list[Record]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsemlp.errors import InputError, SaveError
+from sparsemlp.errors import InputError, SaveError, refusal
 
 _TAGS = {
     "loss": "train/loss",
@@ -94,6 +94,5 @@ class TensorBoard:
             yield
         except OSError as error:
             raise SaveError(
-                f"cannot write to {self._folder}: {error.strerror or error}; make room there and "
-                "continue"
+                f"cannot write to {self._folder}: {refusal(error)} and continue"
             ) from error

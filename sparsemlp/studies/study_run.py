@@ -176,11 +176,11 @@ class StudyRun:
         """Milliseconds of a training step, the median of the last epochs; NaN if not recorded.
 
         Of runs that were trained together, for a while at least, there is one time for all, which
-        says nothing of one.
+        says nothing of one. Whether they were stands in the environment, and is unknown without.
         """
         earlier = self.environment.get("earlier")
         every = [self.environment, *(earlier if isinstance(earlier, list) else [])]
-        if any(_n_together(each) > 1 for each in every):
+        if not self.environment or any(_n_together(each) > 1 for each in every):
             return math.nan
         steps = np.diff(self.column("step"), prepend=0.0)
         with np.errstate(divide="ignore", invalid="ignore"):

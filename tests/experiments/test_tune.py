@@ -8,12 +8,13 @@ from typing import Any, cast
 import jax
 import pytest
 import tune
-from tuning import tasks
+from tuning import tasks, tuning_options
+from tuning.kernel_problems import PAIRS, PRODUCTS
 from tuning.table import problem_key
 from tuning.watch import AtWork, WorkLostError
 
 from pallas_kernels import Triton
-from pallas_kernels.tuning import TABLES, TableError, read_table
+from pallas_kernels.tuning import TableError, read_table
 
 TINY = ("--shape", "64x64", "--block", "32x32", "--ratio", "0.5", "--rows", "40")
 LINE = "triton product 64x64 32x32 at 0.5, 40 rows, bfloat16: dense / this 1.50, 4 tried"
@@ -118,10 +119,10 @@ def test_each_layer_is_a_line_and_a_table_elsewhere_is_said_not_to_be_gone_by(
     assert first == LINE
     assert last == f"2 entries in {out} (interpreted: no measurement)"
     out.unlink()
-    monkeypatch.setattr(tune.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(tuning_options.jax, "default_backend", lambda: "gpu")
     for module in (tune, tasks):
         monkeypatch.setattr(module, "gpu_engines", lambda _: {"triton": Triton(interpret=True)})
-    monkeypatch.setattr(tune, "is_able", lambda *_: True)
+    monkeypatch.setattr(tuning_options, "is_able", lambda *_: True)
     with jax.default_matmul_precision("default"):
         assert run(monkeypatch, *words, "--workers=1") == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("--engine=auto goes by ")
@@ -146,7 +147,7 @@ def test_the_layers_that_are_interpreted_by_default_are_tiny(monkeypatch, measur
     )
     assert {problem.n_rows for problem in measured} == {64}
     assert {problem.kernel_shape for problem in measured} == {(64, 128), (128, 64)}
-    assert {problem.kernel for problem in measured} == {*tune.PRODUCTS, *tune.PAIRS}
+    assert {problem.kernel for problem in measured} == {*PRODUCTS, *PAIRS}
 
 
 def test_no_time_is_no_problem(monkeypatch, measured, tmp_path: Path, capsys):
@@ -154,31 +155,6 @@ def test_no_time_is_no_problem(monkeypatch, measured, tmp_path: Path, capsys):
     assert run(monkeypatch, "--interpret", f"--out={out}", *TINY, "--minutes=0") == 0
     assert not measured
     assert "goes on" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "there is no GPU"),
-        (["--interpret"], "--out=FILE.json"),
-        (["--interpret", f"--out={TABLES / 'cpu.json'}"], "--out=FILE.json"),
-        (["--kernel=sum"], "--kernel=sum"),
-        (["--shape=8by8"], "--shape '8by8' is not INxOUT"),
-        (["--shape=0x64"], "--shape '0x64' is not INxOUT"),
-        (["--rounds=0"], "--rounds"),
-        (["--minutes=nan"], "--minutes=nan must be a finite number"),
-        (["--minutes=-1"], "--minutes=-1 must be a finite number"),
-        (["--rows=0"], "--rows=0 is too small"),
-        (["--dtype=int8"], "--dtype=int8 is unknown"),
-        (["--interpret", "--out=x.json", "--engine=warp"], "--engine=warp"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, words):
-    monkeypatch.setattr(tune.jax, "default_backend", lambda: "cpu")
-    assert run(monkeypatch, *arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert words in line
 
 
 def test_a_table_of_another_device_is_not_continued(monkeypatch, measured, tmp_path, capsys):

@@ -125,5 +125,5 @@ def test_a_full_disk_is_told_in_a_line(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_is_told_in_a_line(tmp_path):
     pytest.importorskip("tensorboardX")
     (tmp_path / "events").write_text("")
-    with pytest.raises(SaveError, match="events: File exists; make room there and continue"):
+    with pytest.raises(SaveError, match="events: File exists; see to that and continue"):
         TensorBoard(tmp_path / "events", 10)

@@ -43,6 +43,7 @@ def test_devices_are_named_and_counted(folder, devices, named):
 def test_the_time_of_a_step_is_the_median_of_the_last_five_epochs(tmp_path):
     history = History(tmp_path / "metrics.jsonl")
     (tmp_path / "config.json").write_text(synthetic.to_json(RUN))
+    (tmp_path / "environment.json").write_text(json.dumps(synthetic.ENVIRONMENT))
     for epoch, seconds in enumerate((900.0, 1.0, 2.0, 3.0, 4.0, 50.0), start=1):
         record = {"epoch": epoch, "step": 10 * epoch, "test_top1": 0.1, "seconds": seconds}
         history.append(record)
@@ -63,6 +64,8 @@ def test_runs_that_were_trained_together_have_no_time_of_their_own(folder):
     at_last_alone = read_run(folder, "a")
     assert math.isnan(at_last_alone.step_ms)
     assert at_last_alone.device == alone.device
+    (folder / "environment.json").write_text("cut sho")
+    assert math.isnan(read_run(folder, "a").step_ms)
 
 
 @pytest.mark.parametrize(

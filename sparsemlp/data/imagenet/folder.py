@@ -1,6 +1,8 @@
 """A plain folder `CLASS/*.JPEG` as a source of encoded images."""
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,10 +45,12 @@ class FolderSource:
         """An encoded image and its label.
 
         Raises:
-          OSError: The file cannot be read.
+          OSError: The file cannot be read, or is a pipe or a device.
         """
         path, label = self._locate(index)
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "no regular file", path)
             return file.read(), label
 
     def name(self, index: int) -> str:
@@ -134,6 +138,11 @@ def check_same_classes(train: FolderSource, validation: FolderSource) -> None:
                 f"{other.folder} has {len(other.classes)} classes and {one.folder} "
                 f"{len(one.classes)}: it lacks {_some(missing)}; both need the same class folders"
             )
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; of a named pipe nobody waits for the writer, who may never come."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -73,6 +73,13 @@ def test_a_name_that_is_no_text_can_be_read(tmp_path: Path):
     assert find_images(tmp_path).read(0) == (b"content", 0)
 
 
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "a" / "1.JPEG")
+    with pytest.raises(OSError, match=r"no regular file: .*1\.JPEG"):
+        find_images(tmp_path).read(0)
+
+
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
