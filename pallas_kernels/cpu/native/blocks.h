@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "parallel.h"
-#include "simd.h"
 #include "tile.h"
+#include "turn.h"
 
 namespace sparsemlp {
 
@@ -68,8 +68,8 @@ inline Groups group(const Kept& kept, bool transposed, const std::vector<char>* 
 }
 
 // The kept blocks one after the other in float32: block s begins at s * depth * stride, its
-// element (input d, output c) at d * stride + c, where stride is `width` rounded up to whole
-// vectors and the rest is zero. Transposed, inputs are the kernel's outputs.
+// element (input d, output c) at d * stride + c, where stride is `width`, or that rounded up to
+// whole vectors, and the rest is zero. Transposed, inputs are the kernel's outputs.
 struct PackedBlocks {
   int64_t depth, width, stride;
   Buffer buffer;
@@ -77,12 +77,13 @@ struct PackedBlocks {
 };
 
 template <typename T>
-PackedBlocks pack_blocks(const Pool& pool, const T* kernel, const Kept& kept, bool transposed) {
+PackedBlocks pack_blocks(const Pool& pool, const T* kernel, const Kept& kept, bool transposed,
+                         bool whole_vectors = true) {
   const Grid& grid = kept.grid;
   PackedBlocks packed;
   packed.depth = transposed ? grid.rows : grid.cols;
   packed.width = transposed ? grid.cols : grid.rows;
-  packed.stride = round_up(packed.width, kLanes);
+  packed.stride = whole_vectors ? round_up(packed.width, kLanes) : packed.width;
   const int64_t size = packed.depth * packed.stride;
   // A vector more, so that the last tile may read a pair of vectors.
   float* data = packed.data = packed.buffer.at_least(kept.n * size + kLanes);
@@ -104,6 +105,23 @@ PackedBlocks pack_blocks(const Pool& pool, const T* kernel, const Kept& kept, bo
     }
   });
   return packed;
+}
+
+// Where the operands of each output block lie: its inputs in a panel, its blocks packed.
+inline std::vector<Segment> segments_of(const Groups& groups, const PackedBlocks& packed) {
+  std::vector<Segment> segments(groups.slot.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    segments[i] = {groups.input[i] * packed.depth, groups.slot[i] * packed.depth * packed.stride};
+  }
+  return segments;
+}
+
+// A bias as float32 with room for whole vectors; zeros for null.
+template <typename T>
+std::vector<float> padded_bias(const T* bias, int64_t n) {
+  std::vector<float> row(n + 2 * kLanes);
+  if (bias) widen_row(bias, n, row.data());
+  return row;
 }
 
 }  // namespace sparsemlp

@@ -45,4 +45,14 @@ inline void sum_columns(const T* rows, int64_t stride, int64_t n_rows, int64_t n
   }
 }
 
+// Adds up the slices of a row of sums.
+template <typename T>
+void write_sums(const float* sums, int64_t n_slices, int64_t slice_size, int64_t n, T* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    float total = 0;
+    for (int64_t slice = 0; slice < n_slices; ++slice) total += sums[slice * slice_size + i];
+    narrow(total, out + i);
+  }
+}
+
 }  // namespace sparsemlp

@@ -60,16 +60,6 @@ void write_gradient(const Pool& pool, const Kept& kept, const float* sums, int64
   });
 }
 
-// Adds up the slices of a row of sums.
-template <typename T>
-void write_sums(const float* sums, int64_t n_slices, int64_t slice_size, int64_t n, T* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    float total = 0;
-    for (int64_t slice = 0; slice < n_slices; ++slice) total += sums[slice * slice_size + i];
-    narrow(total, out + i);
-  }
-}
-
 // dw [in, out] with zeros in dropped blocks; db [out] unless null.
 template <typename T, typename Operands>
 void kernel_gradient(const Pool& pool, const Operands& operands, int64_t n_units, const Kept& kept,

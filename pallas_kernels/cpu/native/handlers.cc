@@ -1,6 +1,6 @@
 // The kernels as XLA custom calls, on XLA's thread pool.
 #include "checks.h"
-#include "gradient.h"
+#include "dot_gradient.h"
 #include "mlp_handlers.h"
 #include "peak.h"
 #include "product.h"
@@ -75,12 +75,10 @@ ffi::Error gradient(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer dy
     using T = std::remove_pointer_t<decltype(null)>;
     T* sums = has_db ? data<T>(*db) : nullptr;
     if (axis == -1) {
-      kernel_gradient(pool, FeatureOperands<T>(data<T>(x), data<T>(dy), call.kept.grid), call.n,
-                      call.kept, data<T>(*dw), sums);
+      feature_gradient(pool, data<T>(x), data<T>(dy), call.n, call.kept, data<T>(*dw), sums);
     } else {
-      kernel_gradient(pool,
-                      TokenOperands<T>(data<T>(x), data<T>(dy), call.channels, call.kept.grid),
-                      call.n, call.kept, data<T>(*dw), sums);
+      token_gradient(pool, data<T>(x), data<T>(dy), call.n, call.channels, call.kept,
+                     data<T>(*dw), sums);
     }
   });
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "parallel.h"
-#include "simd.h"
+#include "turn.h"
 #include "unroll.h"
 
 namespace sparsemlp {

@@ -101,23 +101,36 @@ inline void add_outer(const Summed& summed, int64_t n_rows, const float* a, int6
   }
 }
 
-// Fills in the gradients of what belongs to constant hidden units: functions of db2 alone.
-template <typename T>
-void add_constants(const Mlp<T>& mlp, const Live& live, const Summed& second,
-                   const BiasGelu& constants, const MlpSums& sizes, int64_t n_slices,
-                   float* sums) {
+// How rows are shared out; a function of shapes alone.
+struct Slices {
+  int64_t n, rows;  // of each
+
+  Slices(int64_t n_rows, int64_t features, const MlpSums& sums) {
+    constexpr int64_t kMost = 16;
+    const int64_t traffic = n_rows * features;
+    const int64_t sums_traffic = std::max<int64_t>(1, 2 * sums.size());
+    n = std::max<int64_t>(1, std::min({kMost, n_rows / 128, traffic / sums_traffic}));
+    rows = std::max<int64_t>(1, ceil_div(n_rows, n));
+  }
+};
+
+// Fills in the gradients of what belongs to constant hidden units, functions of db2 alone: calls
+// put(slot, input, output, value) for the numbers of dW2's blocks that are not live, and adds to
+// the sums of db1.
+template <typename T, typename Put>
+void add_constants(const Mlp<T>& mlp, const Live& live, const std::vector<char>& second_live,
+                   const Kept& second, const BiasGelu& constants, const MlpSums& sizes,
+                   int64_t n_slices, float* sums, const Put& put) {
   const Grid& grid = mlp.second.grid;
-  const int64_t stride = round_up(grid.rows, kLanes);
   std::vector<float> db2(grid.out);
   write_sums(sums + sizes.size() - sizes.out, n_slices, sizes.size(), grid.out, db2.data());
-  float *dw2 = sums + sizes.first, *db1 = dw2 + sizes.second;
-  for (int64_t s = 0; s < second.kept.n; ++s) {
-    if (second.live[s]) continue;
-    const float* dy = db2.data() + second.kept.across(s) * grid.rows;
+  float* db1 = sums + sizes.first + sizes.second;
+  for (int64_t s = 0; s < second.n; ++s) {
+    if (second_live[s]) continue;
+    const float* dy = db2.data() + second.across(s) * grid.rows;
     for (int64_t i = 0; i < grid.cols; ++i) {
-      float* to = dw2 + (s * grid.cols + i) * stride;
-      const float value = constants.value[second.kept.down(s) * grid.cols + i];
-      for (int64_t c = 0; c < grid.rows; ++c) to[c] = value * dy[c];
+      const float value = constants.value[second.down(s) * grid.cols + i];
+      for (int64_t c = 0; c < grid.rows; ++c) put(s, i, c, value * dy[c]);
     }
   }
   if (mlp.straight_through) return;  // db1 is summed with the others
@@ -151,24 +164,19 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
   const Rows<T> x_rows(x, mlp.in(), false), dy_rows(dy, mlp.out(), g2.rows % kLanes != 0);
 
   const MlpSums sizes{first.n_floats(), second.n_floats(), g1.out, g2.out};
-  constexpr int64_t kSlices = 16;
-  const int64_t traffic = n * (mlp.in() + mlp.hidden() + mlp.out());
-  const int64_t sums_traffic = std::max<int64_t>(1, 2 * sizes.size());
-  const int64_t n_slices =
-      std::max<int64_t>(1, std::min({kSlices, n / 128, traffic / sums_traffic}));
-  const int64_t slice_rows = std::max<int64_t>(1, ceil_div(n, n_slices));
+  const Slices slices(n, mlp.in() + mlp.hidden() + mlp.out(), sizes);
   Buffer sums_buffer;
-  float* sums = sums_buffer.at_least(n_slices * sizes.size());
+  float* sums = sums_buffer.at_least(slices.n * sizes.size());
   const int64_t height =
       panel_rows(mlp.in() + mlp.out() + 3 * stride, 400 << 10, 128 / kTileRows);
 
-  parallel_for(pool, n_slices, [&](int64_t slice) {
+  parallel_for(pool, slices.n, [&](int64_t slice) {
     float* dw1 = sums + slice * sizes.size();
     float *dw2 = dw1 + sizes.first, *db1 = dw2 + sizes.second, *db2 = db1 + sizes.hidden;
     std::fill(dw1, dw1 + sizes.size(), 0.0f);
     thread_local Buffer x_buffer, dy_buffer, units_buffer, slopes_buffer, dh_buffer;
-    const int64_t last = std::min(n, (slice + 1) * slice_rows);
-    for (int64_t begin = slice * slice_rows; begin < last; begin += height) {
+    const int64_t last = std::min(n, (slice + 1) * slices.rows);
+    for (int64_t begin = slice * slices.rows; begin < last; begin += height) {
       const int64_t n_rows = std::min(height, last - begin);
       const float* x_panel = x_rows.open(begin, n_rows, &x_buffer);
       const float* dy_panel = dy_rows.open(begin, n_rows, &dy_buffer);
@@ -207,12 +215,15 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
     }
   });
 
-  add_constants(mlp, live, second, constants, sizes, n_slices, sums);
-  write_gradient(pool, first.kept, sums, n_slices, sizes.size(), to.dw1);
-  write_gradient(pool, second.kept, sums + sizes.first, n_slices, sizes.size(), to.dw2);
-  const float* db1 = sums + sizes.first + sizes.second;
-  if (mlp.b1) write_sums(db1, n_slices, sizes.size(), g1.out, to.db1);
-  if (mlp.b2) write_sums(db1 + sizes.hidden, n_slices, sizes.size(), g2.out, to.db2);
+  float *dw2 = sums + sizes.first, *db1 = dw2 + sizes.second;
+  add_constants(mlp, live, second.live, second.kept, constants, sizes, slices.n, sums,
+                [&](int64_t s, int64_t i, int64_t c, float value) {
+                  dw2[(s * g2.cols + i) * round_up(g2.rows, kLanes) + c] = value;
+                });
+  write_gradient(pool, first.kept, sums, slices.n, sizes.size(), to.dw1);
+  write_gradient(pool, second.kept, dw2, slices.n, sizes.size(), to.dw2);
+  if (mlp.b1) write_sums(db1, slices.n, sizes.size(), g1.out, to.db1);
+  if (mlp.b2) write_sums(db1 + sizes.hidden, slices.n, sizes.size(), g2.out, to.db2);
 }
 
 }  // namespace sparsemlp

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "checks.h"
-#include "mlp_gradient.h"
+#include "turned_mlp.h"
 
 namespace sparsemlp {
 namespace {
@@ -72,8 +72,8 @@ ffi::Error mlp(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer w1, ffi
   }
   return with_type(x.element_type(), [&](auto* null) {
     using T = std::remove_pointer_t<decltype(null)>;
-    multiply_mlp(pool_of(threads), mlp_of<T>(first, second, w1, b1, w2, b2, residual), data<T>(x),
-                 first.n, data<T>(*y));
+    run_mlp(pool_of(threads), mlp_of<T>(first, second, w1, b1, w2, b2, residual), data<T>(x),
+            first.n, data<T>(*y));
   });
 }
 
@@ -102,11 +102,11 @@ ffi::Error mlp_gradient(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffe
   }
   return with_type(x.element_type(), [&](auto* null) {
     using T = std::remove_pointer_t<decltype(null)>;
-    mlp_gradients(pool_of(threads),
-                  mlp_of<T>(first, second, w1, b1, w2, b2, residual, straight_through),
-                  data<T>(x), data<T>(dy), first.n,
-                  MlpGradients<T>{data<T>(*dx), data<T>(*dw1), data<T>(*db1), data<T>(*dw2),
-                                  data<T>(*db2)});
+    run_mlp_gradients(pool_of(threads),
+                      mlp_of<T>(first, second, w1, b1, w2, b2, residual, straight_through),
+                      data<T>(x), data<T>(dy), first.n,
+                      MlpGradients<T>{data<T>(*dx), data<T>(*dw1), data<T>(*db1),
+                                      data<T>(*dw2), data<T>(*db2)});
   });
 }
 

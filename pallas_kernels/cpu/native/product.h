@@ -4,6 +4,7 @@
 #include "blocks.h"
 #include "panel.h"
 #include "prefetch.h"
+#include "turned.h"
 
 namespace sparsemlp {
 
@@ -17,7 +18,7 @@ inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int6
       tile.out_stride = out_stride;
       tile.finish = Finish::kStream;
       tile.added = added;
-      return run<order>(tile, rows, columns);
+      return run_wide<order>(tile, rows, columns);
     }
   }
   if (!added) return run_narrow<order>(tile, rows, columns, out, out_stride);
@@ -31,28 +32,14 @@ inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int6
   }
 }
 
-// Where the operands of each output block lie: its inputs in a panel, its blocks packed.
-inline std::vector<Segment> segments_of(const Groups& groups, const PackedBlocks& packed) {
-  std::vector<Segment> segments(groups.slot.size());
-  for (size_t i = 0; i < segments.size(); ++i) {
-    segments[i] = {groups.input[i] * packed.depth, groups.slot[i] * packed.depth * packed.stride};
-  }
-  return segments;
-}
-
-// A bias as float32 with room for whole vectors; zeros for null.
-template <typename T>
-std::vector<float> padded_bias(const T* bias, int64_t n) {
-  std::vector<float> row(n + 2 * kLanes);
-  if (bias) widen_row(bias, n, row.data());
-  return row;
-}
-
 // out [n, o] = in [n, i] * S + bias, S the kept blocks or, transposed, their transpose.
 template <typename T>
 void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel, const T* bias,
                        const Kept& kept, bool transposed, T* out) {
   const Grid& grid = kept.grid;
+  if (narrow_outputs(transposed ? grid.cols : grid.rows)) {
+    return multiply_turned(pool, in, n, kernel, bias, kept, transposed, out);
+  }
   const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;
   const int64_t height = panel_rows(n_in, kPanelBytes, 4);
   expect_writes(out, n * n_out * sizeof(T));
@@ -100,7 +87,7 @@ void multiply_tokens(const Pool& pool, const T* in, int64_t n, int64_t channels,
                      const T* bias, const Kept& kept, bool transposed, T* out) {
   const Grid& grid = kept.grid;
   const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;
-  const PackedBlocks packed = pack_blocks(pool, kernel, kept, transposed);
+  const PackedBlocks packed = pack_blocks(pool, kernel, kept, transposed, false);
   const Groups groups = group(kept, transposed);
   const bool copies = !std::is_same_v<T, float> || channels % kLanes != 0;
   const int64_t in_stride = copies ? round_up(channels, kLanes) : channels;
@@ -112,6 +99,8 @@ void multiply_tokens(const Pool& pool, const T* in, int64_t n, int64_t channels,
   std::vector<float> bias_row(bias ? n_out : 0);
   if (bias) widen_row(bias, n_out, bias_row.data());
   const int64_t tile_rows = ceil_div(packed.width, ceil_div(packed.width, kTileRows));
+  const bool whole = std::is_same_v<T, float> && channels % kLanes == 0;
+  const int64_t tile_width = kLanes * (whole ? n_vectors(tile_rows) : 2);
 
   parallel_for(pool, n, [&](int64_t sample) {
     const float* panel;
@@ -130,8 +119,8 @@ void multiply_tokens(const Pool& pool, const T* in, int64_t n, int64_t channels,
     tile.a_stride = packed.stride;
     tile.b_stride = in_stride;
     tile.depth = packed.depth;
-    for (int64_t c = 0; c < channels; c += 2 * kLanes) {
-      const int64_t width = std::min<int64_t>(2 * kLanes, channels - c);
+    for (int64_t c = 0; c < channels; c += tile_width) {
+      const int64_t width = std::min(tile_width, channels - c);
       tile.b = panel + c;
       for (int64_t o = 0; o < groups.count(); ++o) {
         tile.segments = segments.data() + groups.begin[o];

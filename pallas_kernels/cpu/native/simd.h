@@ -94,38 +94,6 @@ inline void widen_row(const T* in, int64_t n, float* out) {
   for (; i < n; ++i) out[i] = widen(in[i]);
 }
 
-// out[c * out_stride + r] = in[r * in_stride + c] for r < rows and c < columns.
-template <typename T>
-inline void transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, float* out,
-                      int64_t out_stride) {
-  int64_t r = 0;
-#if defined(__SSE__)
-  if constexpr (std::is_same_v<T, float>) {
-    for (; r + 4 <= rows; r += 4) {
-      const float* from = in + r * in_stride;
-      int64_t c = 0;
-      for (; c + 4 <= columns; c += 4) {
-        __m128 a = _mm_loadu_ps(from + c), b = _mm_loadu_ps(from + in_stride + c);
-        __m128 d = _mm_loadu_ps(from + 2 * in_stride + c);
-        __m128 e = _mm_loadu_ps(from + 3 * in_stride + c);
-        _MM_TRANSPOSE4_PS(a, b, d, e);
-        float* to = out + c * out_stride + r;
-        _mm_storeu_ps(to, a);
-        _mm_storeu_ps(to + out_stride, b);
-        _mm_storeu_ps(to + 2 * out_stride, d);
-        _mm_storeu_ps(to + 3 * out_stride, e);
-      }
-      for (; c < columns; ++c) {
-        for (int i = 0; i < 4; ++i) out[c * out_stride + r + i] = from[i * in_stride + c];
-      }
-    }
-  }
-#endif
-  for (; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) out[c * out_stride + r] = widen(in[r * in_stride + c]);
-  }
-}
-
 inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 inline int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 

@@ -1,6 +1,8 @@
 // The innermost loop: a tile of rows x lanes, kept in registers over all blocks that feed it.
 #pragma once
 
+#include <algorithm>
+
 #include "unroll.h"
 
 namespace sparsemlp {
@@ -136,6 +138,34 @@ inline void run(const Tile& tile, int64_t rows, int64_t columns) {
     run_rows<order, 2>(tile, rows);
   } else {
     run_rows<order, 1>(tile, rows);
+  }
+}
+
+// How many vectors of columns a tile of so few rows has: with fewer it would wait for its own sums.
+constexpr int n_vectors(int64_t rows) {
+  constexpr int kSums = kTileRows == 12 ? 16 : 8;  // beside them go the columns that feed them
+  return rows * 8 <= kSums ? 8 : rows * 4 <= kSums ? 4 : 2;
+}
+
+// Runs a tile of 1 .. kTileRows rows and any number of whole vectors of columns.
+template <Order order>
+inline void run_wide(Tile tile, int64_t rows, int64_t columns) {
+  const auto advance = [&](int64_t n) {
+    tile.b += n;
+    tile.out += n;
+    columns -= n;
+    if (tile.added) tile.added += n;
+    if (tile.column_bias) tile.column_bias += n;
+  };
+  constexpr int kHighest8 = n_vectors(2) == 8 ? 2 : 1, kHighest4 = 2 * kHighest8;
+  for (; rows <= kHighest8 && columns >= 8 * kLanes; advance(8 * kLanes)) {
+    run_rows<order, 8, kHighest8>(tile, rows);
+  }
+  for (; rows <= kHighest4 && columns >= 4 * kLanes; advance(4 * kLanes)) {
+    run_rows<order, 4, kHighest4>(tile, rows);
+  }
+  for (; columns > 0; advance(std::min<int64_t>(columns, 2 * kLanes))) {
+    run<order>(tile, rows, columns);
   }
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "checking.h"
-#include "gradient.h"
+#include "dot_gradient.h"
 #include "product.h"
 
 namespace sparsemlp {
@@ -29,21 +29,45 @@ void check_layer(const Grid& grid, Keep keep, int64_t n, bool tokens, int64_t ch
                           to[0].data());
       }
     });
+    if (tokens) return;
+    check<T>((transposed ? "turned dx: " : "turned y: ") + what, {want},
+             [&](const Pool& pool, auto& to) {
+               multiply_turned(pool, from, n, layer.kernel.data(), bias, layer.kept(), transposed,
+                               to[0].data());
+             });
   };
   check_product(false, x.data(), layer.product(exact_x, n, channels, false));
   check_product(true, dy.data(), layer.product(exact_dy, n, channels, true));
   const std::vector<Numbers> want{layer.gradient(exact_x, exact_dy, n, channels),
                                   layer.sums(exact_dy, n, channels)};
-  check<T>("dw, db: " + what, want, [&](const Pool& pool, auto& to) {
-    T* db = biased ? to[1].data() : nullptr;
-    if (tokens) {
-      const TokenOperands<T> operands(x.data(), dy.data(), channels, grid);
-      kernel_gradient(pool, operands, n, layer.kept(), to[0].data(), db);
-    } else {
-      const FeatureOperands<T> operands(x.data(), dy.data(), grid);
-      kernel_gradient(pool, operands, n, layer.kept(), to[0].data(), db);
-    }
-  });
+  // Each way is right for all blocks, whichever is taken for them.
+  const auto check_gradient = [&](const std::string& way, const auto& of_tokens,
+                                  const auto& of_features) {
+    check<T>(way + what, want, [&](const Pool& pool, auto& to) {
+      T* db = biased ? to[1].data() : nullptr;
+      if (tokens) {
+        of_tokens(pool, n, layer.kept(), to[0].data(), db);
+      } else {
+        of_features(pool, n, layer.kept(), to[0].data(), db);
+      }
+    });
+  };
+  const TokenOperands<T> token_blocks(x.data(), dy.data(), channels, grid);
+  const FeatureOperands<T> feature_blocks(x.data(), dy.data(), grid);
+  const TokenRows<T> token_rows(x.data(), dy.data(), channels, grid);
+  const TurnedFeatures<T> feature_rows(x.data(), dy.data(), grid);
+  const auto by_blocks = [](const auto& operands) {
+    return [&operands](const Pool& pool, auto... rest) {
+      kernel_gradient(pool, operands, rest...);
+    };
+  };
+  const auto by_dots = [](const auto& operands) {
+    return [&operands](const Pool& pool, auto... rest) {
+      gradient_by_dots(pool, operands, rest...);
+    };
+  };
+  check_gradient("dw, db: ", by_blocks(token_blocks), by_blocks(feature_blocks));
+  check_gradient("dw, db by dots: ", by_dots(token_rows), by_dots(feature_rows));
 }
 
 constexpr bool kTokens = true, kFeatures = false;

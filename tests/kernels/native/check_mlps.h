@@ -2,7 +2,7 @@
 #pragma once
 
 #include "checking.h"
-#include "mlp_gradient.h"
+#include "turned_mlp.h"
 
 namespace sparsemlp {
 
@@ -25,6 +25,12 @@ void check_mlp(const Layer<T>& first, const Layer<T>& second, const std::string&
   check<T>("mlp: " + what, {y}, [&](const Pool& pool, auto& to) {
     multiply_mlp(pool, mlp, x.data(), n, to[0].data());
   });
+  check<T>("turned mlp: " + what, {y}, [&](const Pool& pool, auto& to) {
+    multiply_turned_mlp(pool, mlp, x.data(), n, to[0].data());
+  });
+  const auto gradients_in = [](auto& to) {
+    return MlpGradients<T>{to[0].data(), to[1].data(), to[2].data(), to[3].data(), to[4].data()};
+  };
   for (const bool straight_through : {false, true}) {
     mlp.straight_through = straight_through;
     const std::vector<Numbers> want{dx, first.gradient(exact_x, dh, n, 1, straight_through),
@@ -33,10 +39,12 @@ void check_mlp(const Layer<T>& first, const Layer<T>& second, const std::string&
                                     second.sums(exact_dy, n, 1)};
     check<T>((straight_through ? "straight-through mlp gradients: " : "mlp gradients: ") + what,
              want, [&](const Pool& pool, auto& to) {
-               mlp_gradients(pool, mlp, x.data(), dy.data(), n,
-                             MlpGradients<T>{to[0].data(), to[1].data(), to[2].data(),
-                                             to[3].data(), to[4].data()});
+               mlp_gradients(pool, mlp, x.data(), dy.data(), n, gradients_in(to));
              });
+    if (straight_through) continue;
+    check<T>("turned mlp gradients: " + what, want, [&](const Pool& pool, auto& to) {
+      turned_mlp_gradients(pool, mlp, x.data(), dy.data(), n, gradients_in(to));
+    });
   }
 }
 
