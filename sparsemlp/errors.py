@@ -1,4 +1,4 @@
-"""Errors whose message is one line for the user, fit to be printed as it is."""
+"""Errors whose message is for the user, fit to be printed as it is."""
 
 import errno
 from collections.abc import Collection
@@ -12,8 +12,8 @@ _WAYS_OUT = {
 class InputError(ValueError):
     """A value that breaks a rule of this library.
 
-    The message is one line that names the offending value, the rule, and the way out, so that a
-    program can print it as it is and exit with code 2.
+    The message names the offending value, the rule, and the way out, so that a program can print it
+    as it is and exit with code 2. It is one line; for a model string two more show the place.
     """
 
 

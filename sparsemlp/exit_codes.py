@@ -1,9 +1,9 @@
 """How a program ends: errors in one line, no traceback for what a user can mend.
 
-Exit codes: 0 done, 1 a reader that went away (or runs of a sweep that failed), 2 a bad option, or a
-full disk or memory, 3 a loss that is not finite, 4 a device that answers no more or a process that
-died, of several that train together (see `lifeline`) or of those that decode images, 128 + the
-number of the signal after an interruption.
+Exit codes: 0 done, 1 a reader that went away (or runs of a sweep that failed), 2 a bad option, a
+refused write or full memory, 3 a loss that is not finite, 4 a device that answers no more or a
+process that died, of several that train together (see `lifeline`) or of those that decode images,
+128 + the number of the signal after an interruption.
 """
 
 import contextlib

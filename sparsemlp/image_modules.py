@@ -20,10 +20,11 @@ from sparsemlp.windows import Padding
 class SparseConv(nn.Module):
     """A drop-in for a two-dimensional `flax.linen.Conv` that obeys a plan.
 
-    It has the arguments of that one but for precision, dilation, groups, a mask of weights and what
-    computes the convolution, and takes no circular, reflecting or causal padding and no more or
-    fewer batch dimensions than one; give all but the first two by name. As of every function with a
-    rule of its own for the backward pass, JAX takes no derivative of it forward.
+    It has the arguments of that one but for precision, promotion of dtypes, dilation, groups, a
+    mask of weights and what computes the convolution, and takes no circular, reflecting or causal
+    padding and no more or fewer batch dimensions than one; give all but the first two by name. As
+    of every function with a rule of its own for the backward pass, JAX takes no derivative of it
+    forward.
 
     Its mask comes in as the variable `kernel` of the collection `masks`; without one the kernel is
     dense. The gradient method `random` draws from the random stream `gradient`.

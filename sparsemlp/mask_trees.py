@@ -46,7 +46,7 @@ def select_masks(
       nothing is masked (no plan, or ratio 0); with lists, as `list_masks`.
 
     Raises:
-      InputError: as `plan.check_plan`.
+      InputError: as `planned_kernels.check_plan`.
     """
     kernels = list(masked_kernels(params, plan))
     if select is not None:
@@ -68,7 +68,7 @@ def masks_of(
     """The masks by parameter path.
 
     Args:
-      kernels: path, weights and rule of each masked kernel, as `plan.masked_kernels`.
+      kernels: path, weights and rule of each masked kernel, as `planned_kernels.masked_kernels`.
       kept: by path the ids of the kept blocks.
     """
     return {
@@ -112,7 +112,7 @@ def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:
       plan: which parameter gets which rules.
 
     Raises:
-      InputError: as `plan.check_plan`.
+      InputError: as `planned_kernels.check_plan`.
     """
     n_blocks = block_counts(params, plan)
     return {

@@ -147,7 +147,8 @@ class Config:
     """resnet9: channels of the first convolution; the others have two or four times as many."""
 
     flip: Annotated[float | None, open_default("FLOAT", "0.5; digits: 0")] = None
-    """Probability of a horizontal flip. Large sets are cropped and flipped as they are decoded."""
+    """Probability of a horizontal flip. Large sets, such as ImageNet, are cropped and flipped as
+    they are decoded, and take neither option."""
     crop_padding: Annotated[int | None, open_default("INT", "4; resnet9: 2")] = None
     """Pixels of padding before the random crop; 0 for no crop."""
     cutout: Annotated[int | None, open_default("INT", "0; resnet9: 4")] = None
