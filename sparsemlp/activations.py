@@ -20,8 +20,9 @@ from pallas_kernels import Engine, Reference, dense
 from pallas_kernels.layout import spread_activation, take_blocks
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError
+from sparsemlp.ranking import largest
 from sparsemlp.rules import ActivationPooling, ActivationPruning
-from sparsemlp.selection import largest, scores_of
+from sparsemlp.selection import scores_of
 
 Axis = Literal[-1, -2]
 _REFERENCE = Reference()

@@ -17,13 +17,8 @@ from sparsemlp.errors import InputError, require_known
 from sparsemlp.mask_trees import Masks, list_masks, mask_tree, masks_of
 from sparsemlp.plan import Plan
 from sparsemlp.planned_kernels import block_counts, masked_kernels
-from sparsemlp.selection import (
-    GRADIENT_SCORE,
-    block_scores,
-    cut,
-    l2,
-    largest_of_each,
-)
+from sparsemlp.ranking import largest_of_each
+from sparsemlp.selection import GRADIENT_SCORE, block_scores, cut, l2
 
 Moments = Literal["keep", "reset"]
 Memory = dict[str, dict[str, Any]]

@@ -14,8 +14,9 @@ from sparsemlp.engines import takes_lists
 from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.plan import Plan
 from sparsemlp.planned_kernels import block_counts, masked_kernels, path_of
+from sparsemlp.ranking import largest_of_each
 from sparsemlp.rules import BlockMasking
-from sparsemlp.selection import block_scores, largest_of_each
+from sparsemlp.selection import block_scores
 
 Masks = dict[str, Any]
 """Nested dictionaries like the parameters, cut down to masked kernels; leaves are masks."""

@@ -3,8 +3,7 @@
 Bespalov 2025 selects by block norm at every forward pass, evaluation included.
 """
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from sparsemlp.blocks import Block, block_grid, matrix_shape, n_kept_blocks
 from sparsemlp.engines import engine_scores
 from sparsemlp.errors import InputError, require_known
 from sparsemlp.masks import BlockMask, GridMask
+from sparsemlp.ranking import largest, one_nan_one_zero
 from sparsemlp.varying import refuse_explicit_axes
 
 Score = Callable[[Float[Array, "down across cols rows"]], Float[Array, "down across"]]
@@ -133,7 +133,7 @@ def select_grid(
             "n_kept_blocks does"
         )
     scores = block_scores(kernel, block, score, name)
-    _, ids = jax.lax.top_k(_ranks(scores.reshape(-1)), scores.size)
+    _, ids = jax.lax.top_k(one_nan_one_zero(scores.reshape(-1)), scores.size)
     chosen = jnp.arange(scores.size, dtype=jnp.int32) < k
     kept = jnp.zeros(scores.size, bool).at[ids].set(chosen, unique_indices=True)
     return GridMask(kept.reshape(scores.shape), matrix_shape(kernel.shape), block)
@@ -218,45 +218,3 @@ def cut(
     down, across = block_grid(matrix_shape(kernel.shape), block, name)
     rows, cols = block
     return kernel.reshape(down, cols, across, rows).swapaxes(1, 2)
-
-
-def largest(scores: Float[Array, " n"], k: int) -> Array:
-    """Ids of the k largest scores, ascending, int32 `[k]`; equal scores keep the lower id.
-
-    NaN is the largest of all, so that a loss shows it.
-    """
-    if k == scores.size:
-        return jnp.arange(k, dtype=jnp.int32)
-    _, ids = jax.lax.top_k(_ranks(scores), k)
-    return jnp.sort(ids)
-
-
-def largest_of_each(
-    scores: Mapping[str, Float[Array, "..."]], k: Mapping[str, int]
-) -> dict[str, Array]:
-    """`largest` of several kernels; those of equal size and k are ranked together.
-
-    On a GPU every ranking is some launches, longer than the ranking itself.
-
-    Args:
-      scores: of the blocks of each kernel.
-      k: how many blocks each keeps.
-    """
-    alike: dict[tuple[int, int], list[str]] = {}
-    for path, own in scores.items():
-        alike.setdefault((own.size, k[path]), []).append(path)
-    kept: dict[str, Array] = {}
-    for (_, n_kept), paths in alike.items():
-        rows = jax.vmap(functools.partial(largest, k=n_kept))(
-            jnp.stack([scores[path] for path in paths])
-        )
-        kept |= dict(zip(paths, rows, strict=True))
-    return {path: kept[path] for path in scores}
-
-
-# Compiled also where nothing around it is: its NaN is none that `jax_debug_nans` looks for.
-@jax.jit
-def _ranks(scores: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The scores with one NaN and one zero: top_k takes those with a minus for smaller ones."""
-    scores = jnp.where(scores == 0, jnp.zeros_like(scores), scores)
-    return jnp.where(jnp.isnan(scores), jnp.full_like(scores, jnp.nan), scores)

@@ -42,6 +42,7 @@ LAYERS = (
         "marked_yaml",
         "metrics",
         "quiet_orbax",
+        "ranking",
         "relay",
         "serialization",
         "tensorboard",

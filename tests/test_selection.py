@@ -15,8 +15,6 @@ from sparsemlp.masks import BlockMask
 from sparsemlp.selection import (
     SCORES,
     block_scores,
-    largest,
-    largest_of_each,
     select_blocks,
     select_grid,
 )
@@ -186,10 +184,6 @@ def test_a_score_sees_tiles_of_the_kernel_with_inputs_first():
     np.testing.assert_array_equal(blocks[1, 0], kernel[2:4, 0:3])
 
 
-def test_zeros_of_both_signs_are_equal():
-    assert largest(jnp.array([-0.0, 0.0, -1.0]), 1).tolist() == [0]
-
-
 def test_new_kernels_do_not_compile_again():
     traces = []
 
@@ -254,19 +248,6 @@ def test_scores_are_float32_whatever_a_function_gives(dtype):
     kernel = random_kernel((8, 8))
     assert block_scores(kernel, (2, 2), count).dtype == jnp.float32
     assert select_blocks(kernel, (2, 2), 0.5, count).n_kept == 8
-
-
-def test_kernels_that_are_ranked_together_keep_what_each_keeps_alone():
-    sizes = {"a": (16, 4), "b": (9, 3), "c": (16, 4), "d": (16, 16), "e": (16, 5)}
-    scores = {
-        path: random_kernel((1, n), seed).reshape(n).round(1)
-        for seed, (path, (n, _)) in enumerate(sizes.items())
-    }
-    together = largest_of_each(scores, {path: k for path, (_, k) in sizes.items()})
-    assert list(together) == list(scores)
-    for path, (_, k) in sizes.items():
-        assert together[path].dtype == jnp.int32
-        np.testing.assert_array_equal(together[path], largest(scores[path], k))
 
 
 def test_the_engine_that_is_asked_for_scores_the_blocks(monkeypatch):

@@ -19,7 +19,7 @@ template <typename T>
 class TurnedFeatures {
  public:
   TurnedFeatures(const T* x, const T* dy, const Grid& grid)
-      : x_(x), dy_(dy), stride_(turned_rows(grid.in + grid.out, 400 << 10)), grid_(grid) {}
+      : x_(x), dy_(dy), stride_(turned_rows(grid.in + grid.out, 1 << 20)), grid_(grid) {}
   int64_t depth_per_unit() const { return 1; }
   int64_t units_per_chunk() const { return stride_; }
 

@@ -37,7 +37,7 @@ template <typename T>
 void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel, const T* bias,
                        const Kept& kept, bool transposed, T* out) {
   const Grid& grid = kept.grid;
-  if (narrow_outputs(transposed ? grid.cols : grid.rows)) {
+  if (transposed ? is_narrow(grid.cols, grid.rows) : is_narrow(grid.rows, grid.cols)) {
     return multiply_turned(pool, in, n, kernel, bias, kept, transposed, out);
   }
   const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;

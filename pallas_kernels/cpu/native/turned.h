@@ -11,8 +11,10 @@ namespace sparsemlp {
 
 constexpr int64_t kTurnedRows = 8 * kLanes;  // of a turned panel, at most
 
-// Whether rows of x are the better lanes for blocks of so many outputs; measured.
-constexpr bool narrow_outputs(int64_t n) { return n <= kLanes / 2; }
+// Whether rows of x are the better lanes for a product by blocks of such a shape; measured.
+constexpr bool is_narrow(int64_t outputs, int64_t inputs) {
+  return outputs <= (inputs == 1 ? kLanes : kLanes / 2);
+}
 
 // How many rows, whole vectors of them, make a turned panel with so many floats for each row.
 inline int64_t turned_rows(int64_t floats_per_row, int64_t bytes) {

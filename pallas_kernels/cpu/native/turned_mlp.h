@@ -1,5 +1,5 @@
 // The two layers of mlp.h where blocks are narrow: in turned panels, whose lanes are rows of x, so
-// that no lane is empty whatever the blocks; with the gradients of the kept blocks.
+// that no lane is empty whatever the blocks.
 #pragma once
 
 #include "dots.h"
@@ -12,7 +12,7 @@ namespace sparsemlp {
 template <typename T>
 bool turns(const Mlp<T>& mlp) {
   const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
-  return !mlp.straight_through && narrow_outputs(std::min({g1.rows, g1.cols, g2.rows, g2.cols}));
+  return std::min({g1.rows, g1.cols, g2.rows, g2.cols}) <= kLanes / 2;
 }
 
 // The hidden units of a turned panel: rows of `lanes` numbers.
@@ -41,10 +41,12 @@ struct TurnedUnits {
     });
   }
 
-  // Multiplies gradients by slopes, and adds the sum of each row to `sums`.
-  void backward(int64_t lanes, const float* slopes, float* gradients, float* sums) const {
+  // Multiplies gradients by slopes, and adds the sum of each row to `sums`; of `all` units, or of
+  // those that are computed.
+  void backward(int64_t lanes, const float* slopes, float* gradients, float* sums,
+                bool all) const {
     each([&](int64_t j, bool computed) {
-      if (!computed) return;
+      if (!computed && !all) return;
       Vec total{};
       float* row = gradients + j * stride;
       for (int64_t l = 0; l < lanes; l += kLanes) {
@@ -66,6 +68,29 @@ struct TurnedUnits {
     }
   }
 };
+
+// What of the layers takes part in the gradients: straight-through, every unit, constant or not.
+template <typename T>
+Live find_turned(const Mlp<T>& mlp) {
+  Live live = find_live(mlp);
+  if (!mlp.straight_through) return live;
+  live.filled = live.constant;
+  for (size_t o = 0; o < live.constant.size(); ++o) live.computed[o] = !live.constant[o];
+  live.first.assign(mlp.first.n, 1);
+  live.second.assign(mlp.second.n, 1);
+  return live;
+}
+
+// The numbers of a kernel's gradient: of all of it, or of the kept blocks that are live.
+inline DotPlan plan_of(const Kept& kept, const std::vector<char>& live, bool all) {
+  if (!all) return DotPlan(kept, &live);
+  Grid grid = kept.grid;
+  grid.rows = DotPlan::height_of(grid.out);
+  grid.cols = DotPlan::height_of(grid.in);
+  std::vector<int32_t> ids(grid.down() * grid.across());
+  std::iota(ids.begin(), ids.end(), 0);
+  return DotPlan({grid, ids.data(), static_cast<int64_t>(ids.size())});
+}
 
 template <typename T>
 void multiply_turned_mlp(const Pool& pool, const Mlp<T>& mlp, const T* x, int64_t n, T* y) {
@@ -102,14 +127,16 @@ void turned_mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const
   const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
   const int64_t n_in = mlp.in(), n_hidden = mlp.hidden(), n_out = mlp.out();
   const int64_t height = turned_rows(n_in + n_out + 3 * n_hidden, 600 << 10);
-  const Live live = find_live(mlp);
+  const bool all = mlp.straight_through;
+  const Live live = find_turned(mlp);
   const BiasGelu constants = gelu_of_bias(mlp);
   TurnedProduct expand(pool, mlp.w1, mlp.first, false, height, &live.first);
   const TurnedProduct expand_back(pool, mlp.w1, mlp.first, true, height, &live.first);
   const TurnedProduct contract_back(pool, mlp.w2, mlp.second, true, height, &live.second);
   expand.bias = padded_bias(mlp.b1, n_hidden);
   const TurnedUnits hidden{g1, live, constants, height};
-  const DotPlan first(mlp.first, &live.first), second(mlp.second, &live.second);
+  const DotPlan first = plan_of(mlp.first, live.first, all);
+  const DotPlan second = plan_of(mlp.second, live.second, all);
 
   const MlpSums sizes{first.n_floats(), second.n_floats(), n_hidden, n_out};
   const Slices slices(n, n_in + n_hidden + n_out, sizes);
@@ -142,7 +169,7 @@ void turned_mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const
           std::fill(rows, rows + g2.cols * height, 0.0f);
         }
       }
-      hidden.backward(lanes, slopes, dh, db1);
+      hidden.backward(lanes, slopes, dh, db1, all);
       add_dots(first, {x_panel, dh, 0, 0, height, 1, lanes}, 0, first.n_tiles(), dw1);
       sum_columns(dy + begin * n_out, n_out, n_rows, n_out, db2);
       expand_back.emit(dh, n_rows, to.dx + begin * n_in,

@@ -41,10 +41,11 @@ void check_mlp(const Layer<T>& first, const Layer<T>& second, const std::string&
              want, [&](const Pool& pool, auto& to) {
                mlp_gradients(pool, mlp, x.data(), dy.data(), n, gradients_in(to));
              });
-    if (straight_through) continue;
-    check<T>("turned mlp gradients: " + what, want, [&](const Pool& pool, auto& to) {
-      turned_mlp_gradients(pool, mlp, x.data(), dy.data(), n, gradients_in(to));
-    });
+    check<T>((straight_through ? "turned straight-through mlp gradients: "
+                               : "turned mlp gradients: ") + what,
+             want, [&](const Pool& pool, auto& to) {
+               turned_mlp_gradients(pool, mlp, x.data(), dy.data(), n, gradients_in(to));
+             });
   }
 }
 
