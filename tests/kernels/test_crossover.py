@@ -85,15 +85,18 @@ def test_the_table_states_machine_versions_and_date():
 
 
 @pytest.mark.parametrize(("kernel", "axis"), KERNELS[:3])
-def test_auto_takes_small_blocks_to_xla_and_large_ones_to_the_native_kernels(kernel, axis):
-    if reason := Cpu().reason_against(layer((1, 1), 0.1), jax.default_backend()):
+@pytest.mark.parametrize(("block", "ratio"), [((1, 1), 0.1), ((1, 1), 0.9), ((32, 32), 0.8)])
+def test_auto_takes_a_layer_to_the_native_kernels_where_they_pay(kernel, axis, block, ratio):
+    one = layer(block, ratio, kernel, axis)
+    if reason := Cpu().reason_against(one, jax.default_backend()):
         pytest.skip(reason)
-    small, large = (
-        layer(block, ratio, kernel, axis) for block, ratio in (((1, 1), 0.1), ((32, 32), 0.8))
-    )
     for phase in PRODUCTS:
-        assert choose_engine("auto", small, phase, 8192).name == "reference"
-        assert choose_engine("auto", large, phase, 8192).name == "cpu"
+        chosen = choose_engine("auto", one, phase, 8192).name
+        assert chosen == ("cpu" if pays(phase, one, 8192) else "reference")
+        if ratio >= 0.8:
+            assert chosen == "cpu"
+        elif axis == -1:
+            assert chosen == "reference"
 
 
 def test_auto_fuses_large_blocks_and_not_small_ones():
