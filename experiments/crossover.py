@@ -49,8 +49,8 @@ _SIDES = (2, 4, 8, 16, 32, 64)
 _THESIS = ((1, 1), *(block for n in _SIDES for block in ((1, n), (n, 1), (n, n))))
 _BETWEEN = ((4, 8), (8, 16), (16, 32), (32, 16), (32, 64), (64, 32), (128, 128))
 _TURN_SECONDS = 0.01
-_ROWS, _BIG_ROWS, _BIG = (64, 8192), 2048, 100_000
-"""Rows of x, and those for kernels of so many weights, which would take too long."""
+_ROWS, _BIG_ROWS, _BIG = (64, 8192), (64, 2048), 100_000
+"""Rows of x, and those for kernels of so many weights, where more would take too long."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Options:
     block: tuple[str, ...] = tuple(map(format_block, (*_THESIS, *_BETWEEN)))
     """Blocks ROWSxCOLS; one that does not divide a kernel is left out there."""
     rows: Annotated[
-        tuple[int, ...], open_default("INT ...", f"64 8192; {_BIG_ROWS} for over {_BIG} weights")
+        tuple[int, ...], open_default("INT ...", f"64 8192; 64 2048 for over {_BIG} weights")
     ] = ()
     """Rows of x: images times tokens, or images times channels where tokens are contracted."""
     channels: int = 64
@@ -232,7 +232,7 @@ def _cases(options: Options) -> list[Case]:
                 "positive integers, inputs and outputs of the layer"
             )
         kernel_shape = (int(found[2]), int(found[3]))
-        usual = (_BIG_ROWS,) if math.prod(kernel_shape) > _BIG else _ROWS
+        usual = _BIG_ROWS if math.prod(kernel_shape) > _BIG else _ROWS
         for rows in options.rows or usual:
             if found[1] and rows % options.channels:
                 raise InputError(

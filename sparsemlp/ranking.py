@@ -60,9 +60,13 @@ def largest_of_each(
 # Compiled also where nothing around it is: its NaN is none that `jax_debug_nans` looks for.
 @jax.jit
 def one_nan_one_zero(scores: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The scores with one NaN and one zero: top_k takes those with a minus for smaller ones."""
-    scores = jnp.where(scores == 0, jnp.zeros_like(scores), scores)
-    return jnp.where(jnp.isnan(scores), jnp.full_like(scores, jnp.nan), scores)
+    """The scores with one NaN and one zero: top_k takes those with a minus for smaller ones.
+
+    Told by their bits: processors may compare numbers below 1.2e-38 as zeros.
+    """
+    size = jax.lax.bitcast_convert_type(scores, jnp.uint32) & jnp.uint32(0x7FFFFFFF)
+    scores = jnp.where(size == 0, jnp.zeros_like(scores), scores)
+    return jnp.where(size > jnp.uint32(0x7F800000), jnp.full_like(scores, jnp.nan), scores)
 
 
 def _by_sorting(scores: Float[Array, " n"], k: int) -> Int[Array, " k"]:
@@ -75,7 +79,7 @@ def _by_bisection(scores: Float[Array, " n"], k: int) -> Int[Array, " k"]:
     ranks = _in_order(one_nan_one_zero(scores))
 
     def with_bit(step: Int[Array, ""], found: UInt32[Array, ""]) -> UInt32[Array, ""]:
-        more = found | (jnp.uint32(1) << (_BITS - 1 - step).astype(jnp.uint32))
+        more = found | (jnp.uint32(1) << jnp.asarray(_BITS - 1 - step, jnp.uint32))
         return jnp.where(jnp.sum(ranks >= more) >= k, more, found)
 
     # Zero, but it varies over the axes of a mesh as the scores do.
@@ -94,6 +98,6 @@ def _ids_of(kept: Bool[Array, " n"], k: int) -> Int[Array, " k"]:
 
 def _in_order(scores: Float[Array, " n"]) -> UInt32[Array, " n"]:
     """Integers that order as the scores do, NaN last."""
-    bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32), jnp.uint32)
+    bits = jax.lax.bitcast_convert_type(scores, jnp.uint32)
     sign = jnp.uint32(1 << (_BITS - 1))
     return jnp.where(bits & sign, ~bits, bits | sign)

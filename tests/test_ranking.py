@@ -20,7 +20,7 @@ def draw(n: int, kind: str) -> np.ndarray:
     if kind == "of few values":
         scores = scores.round(1)
     if kind == "of all kinds":
-        odd = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 2e-38, -2e-38, 3e38, -3e38]
+        odd = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38]
         scores[: 10 * (n // 20)] = np.tile(odd, n // 20).astype(np.float32)
     return scores
 
@@ -44,6 +44,13 @@ def test_few_and_many_scores_are_ranked_alike(n, jitted):
         found = find(jnp.asarray(scores), k)
         assert found.dtype == jnp.int32
         np.testing.assert_array_equal(found, first_of_all(scores, k))
+
+
+def test_many_scores_are_ranked_where_nothing_is_compiled():
+    scores = draw(MANY, "distinct")
+    with jax.disable_jit():
+        found = largest(jnp.asarray(scores), 5)
+    np.testing.assert_array_equal(found, first_of_all(scores, 5))
 
 
 def test_zeros_of_both_signs_are_equal():

@@ -51,19 +51,24 @@ inline Groups group(const Kept& kept, bool transposed, const std::vector<char>* 
   groups.begin.assign((transposed ? grid.down() : grid.across()) + 1, 0);
   groups.slot.resize(kept.n);
   groups.input.resize(kept.n);
-  const auto skips = [&](int64_t s) { return live && !(*live)[s]; };
-  for (int64_t s = 0; s < kept.n; ++s) {
-    if (skips(s)) continue;
-    ++groups.begin[(transposed ? kept.down(s) : kept.across(s)) + 1];
-  }
+  // Calls body(slot, its output block, its input block); ids ascend, so nothing is divided.
+  const auto each = [&](const auto& body) {
+    int64_t down = 0, first = 0;  // the row of blocks, and its first id
+    for (int64_t s = 0; s < kept.n; ++s) {
+      for (; kept.ids[s] >= first + grid.across(); first += grid.across()) ++down;
+      const int64_t across = kept.ids[s] - first;
+      if (live && !(*live)[s]) continue;
+      transposed ? body(s, down, across) : body(s, across, down);
+    }
+  };
+  each([&](int64_t, int64_t output, int64_t) { ++groups.begin[output + 1]; });
   for (size_t o = 1; o < groups.begin.size(); ++o) groups.begin[o] += groups.begin[o - 1];
   std::vector<int64_t> next(groups.begin);
-  for (int64_t s = 0; s < kept.n; ++s) {
-    if (skips(s)) continue;
-    const int64_t place = next[transposed ? kept.down(s) : kept.across(s)]++;
+  each([&](int64_t s, int64_t output, int64_t input) {
+    const int64_t place = next[output]++;
     groups.slot[place] = s;
-    groups.input[place] = transposed ? kept.across(s) : kept.down(s);
-  }
+    groups.input[place] = input;
+  });
   return groups;
 }
 

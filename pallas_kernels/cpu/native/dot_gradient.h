@@ -97,7 +97,7 @@ class TokenRows {
 template <typename T, typename Operands>
 void gradient_by_dots(const Pool& pool, const Operands& operands, int64_t n_units,
                       const Kept& kept, T* dw, T* db) {
-  constexpr int64_t kSlices = 16, kLeastTasks = 4;
+  constexpr int64_t kSlices = 16, kLeastTasks = 8;
   const Grid& grid = kept.grid;
   expect_writes(dw, grid.in * grid.out * sizeof(T));
   const DotPlan plan(kept);
@@ -112,7 +112,8 @@ void gradient_by_dots(const Pool& pool, const Operands& operands, int64_t n_unit
   const int64_t units_per_slice = std::max(
       chunk, round_up(ceil_div(n_units, std::max<int64_t>(1, most_slices)), chunk));
   const int64_t n_slices = std::max<int64_t>(1, ceil_div(n_units, units_per_slice));
-  const int64_t n_parts = n_slices < kLeastTasks ? kLeastTasks : 1;  // of the tiles
+  // Of the tiles; each turns all rows of its slice.
+  const int64_t n_parts = n_slices < kLeastTasks ? ceil_div(kLeastTasks, n_slices) : 1;
   const int64_t tiles_per_part = ceil_div(n_tiles, n_parts);
   Buffer sums_buffer;
   float* sums = sums_buffer.at_least(n_slices * slice_size);

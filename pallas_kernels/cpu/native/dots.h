@@ -34,6 +34,11 @@ struct DotPlan {
     const int64_t listed_size = shares_inputs ? grid.rows : grid.cols;
     const Groups groups = group(kept, shares_inputs, live);
     const int64_t most = kDots / height;
+    int64_t n = 0;
+    for (int64_t o = 0; o < groups.count(); ++o) {
+      n += ceil_div((groups.begin[o + 1] - groups.begin[o]) * listed_size, most);
+    }
+    tiles.reserve(n * (shared_size / height));
     for (int64_t o = 0; o < groups.count(); ++o) {
       const int64_t begin = groups.begin[o] * listed_size, end = groups.begin[o + 1] * listed_size;
       for (int64_t row = 0; row < shared_size; row += height) {

@@ -18,7 +18,8 @@ inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int6
       tile.out_stride = out_stride;
       tile.finish = Finish::kStream;
       tile.added = added;
-      return run_wide<order>(tile, rows, columns);
+      if constexpr (order == Order::kDepthMajor) return run_wide<order>(tile, rows, columns);
+      return run<order>(tile, rows, columns);  // two vectors at most
     }
   }
   if (!added) return run_narrow<order>(tile, rows, columns, out, out_stride);
