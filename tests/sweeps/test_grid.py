@@ -57,6 +57,13 @@ def test_the_grid_of_weight_decay_has_every_run_with_it_and_without():
     }
 
 
+def test_the_short_grid_has_every_block_at_every_ratio_and_dense():
+    dense, *masked = (run.config for run in read_grid(CONFIGS / "short_grid.yaml").runs)
+    assert dense.ratio == 0
+    assert len({(c.block, c.ratio) for c in masked}) == len(masked) == 7 * 4
+    assert {(c.epochs, c.mask_start_epoch, c.weight_decay) for c in masked} == {(6, 1, 0.0)}
+
+
 def test_the_grid_without_mixing_compares_the_same_training():
     grid = read_grid(CONFIGS / "no_mixing.yaml")
     configs = [run.config for run in grid.runs]
