@@ -121,6 +121,14 @@ inline std::vector<Segment> segments_of(const Groups& groups, const PackedBlocks
   return segments;
 }
 
+// The same where lanes are not outputs: blocks come first, and inputs are rows `stride` apart.
+inline std::vector<Segment> turned_segments(const Groups& groups, const PackedBlocks& packed,
+                                            int64_t stride) {
+  std::vector<Segment> segments = segments_of(groups, packed);
+  for (Segment& segment : segments) segment = {segment.b, segment.a * stride};
+  return segments;
+}
+
 // A bias as float32 with room for whole vectors; zeros for null.
 template <typename T>
 std::vector<float> padded_bias(const T* bias, int64_t n) {

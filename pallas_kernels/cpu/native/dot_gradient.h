@@ -48,7 +48,9 @@ class TokenRows {
   TokenRows(const T* x, const T* dy, int64_t channels, const Grid& grid)
       : x_(x), dy_(dy), channels_(channels), stride_(round_up(channels, kLanes)), grid_(grid) {}
   int64_t depth_per_unit() const { return channels_; }
-  int64_t units_per_chunk() const { return std::max<int64_t>(1, 2 * kTurnedRows / stride()); }
+  int64_t units_per_chunk() const {
+    return std::max<int64_t>(1, 2 * kTurnedRows / std::max<int64_t>(1, stride_));
+  }
 
   DotOperands open(int64_t first, int64_t n, float* sums) const {
     DotOperands found{nullptr, nullptr, grid_.in * stride_, grid_.out * stride_, stride_, n,
@@ -80,7 +82,6 @@ class TokenRows {
   }
 
  private:
-  int64_t stride() const { return std::max<int64_t>(1, stride_); }
   void widen(const T* rows, int64_t n, float* out) const {
     for (int64_t r = 0; r < n; ++r, out += stride_) {
       widen_row(rows + r * channels_, channels_, out);

@@ -30,21 +30,29 @@ struct Summed {
   int64_t n_floats() const { return kept.n * kept.grid.cols * round_up(kept.grid.rows, kLanes); }
 };
 
-// What takes part, and which blocks of the gradients are summed. Straight-through, every hidden
-// unit has a part in dW2, and in dW1 every one that W2 uses, constant or not.
+// What takes part in the gradients: straight-through, every hidden unit, constant or not.
+template <typename T>
+Live find_live_for_gradients(const Mlp<T>& mlp) {
+  Live live = find_live(mlp);
+  if (!mlp.straight_through) return live;
+  live.filled = live.constant;
+  for (size_t o = 0; o < live.constant.size(); ++o) live.computed[o] = !live.constant[o];
+  live.first.assign(mlp.first.n, 1);
+  live.second.assign(mlp.second.n, 1);
+  return live;
+}
+
+// The same, and which blocks of the gradients are summed. Straight-through, every hidden unit has a
+// part in dW2, and in dW1 every one that W2 uses.
 template <typename T>
 Live find_summed(const Mlp<T>& mlp, Summed* first, Summed* second) {
-  Live live = find_live(mlp);
+  Live live = find_live_for_gradients(mlp);
   if (!mlp.straight_through) {
     first->live = live.first;
     second->live = live.second;
     return live;
   }
   const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
-  live.filled = live.constant;
-  for (int64_t o = 0; o < g1.across(); ++o) live.computed[o] = !live.constant[o];
-  live.first.assign(mlp.first.n, 1);
-  live.second.assign(mlp.second.n, 1);
   // The columns of W1's blocks that a row of W2's blocks takes from.
   const auto begin = [&](int64_t down) { return down * g2.cols / g1.rows; };
   const auto end = [&](int64_t down) { return ceil_div((down + 1) * g2.cols, g1.rows); };

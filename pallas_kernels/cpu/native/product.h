@@ -92,11 +92,7 @@ void multiply_tokens(const Pool& pool, const T* in, int64_t n, int64_t channels,
   const Groups groups = group(kept, transposed);
   const bool copies = !std::is_same_v<T, float> || channels % kLanes != 0;
   const int64_t in_stride = copies ? round_up(channels, kLanes) : channels;
-  std::vector<Segment> segments(kept.n);
-  for (int64_t s = 0; s < kept.n; ++s) {
-    segments[s] = {groups.slot[s] * packed.depth * packed.stride,
-                   groups.input[s] * packed.depth * in_stride};
-  }
+  const std::vector<Segment> segments = turned_segments(groups, packed, in_stride);
   std::vector<float> bias_row(bias ? n_out : 0);
   if (bias) widen_row(bias, n_out, bias_row.data());
   const int64_t tile_rows = ceil_div(packed.width, ceil_div(packed.width, kTileRows));

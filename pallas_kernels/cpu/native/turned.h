@@ -74,13 +74,8 @@ struct TurnedProduct {
                 int64_t stride, const std::vector<char>* live = nullptr)
       : packed(pack_blocks(pool, kernel, kept, transposed, false)),
         groups(group(kept, transposed, live)),
-        segments(groups.slot.size()),
-        stride(stride) {
-    for (size_t i = 0; i < segments.size(); ++i) {
-      segments[i] = {groups.slot[i] * packed.depth * packed.stride,
-                     groups.input[i] * packed.depth * stride};
-    }
-  }
+        segments(turned_segments(groups, packed, stride)),
+        stride(stride) {}
 
   bool has(int64_t o) const { return groups.begin[o] < groups.begin[o + 1]; }
 

@@ -69,18 +69,6 @@ struct TurnedUnits {
   }
 };
 
-// What of the layers takes part in the gradients: straight-through, every unit, constant or not.
-template <typename T>
-Live find_turned(const Mlp<T>& mlp) {
-  Live live = find_live(mlp);
-  if (!mlp.straight_through) return live;
-  live.filled = live.constant;
-  for (size_t o = 0; o < live.constant.size(); ++o) live.computed[o] = !live.constant[o];
-  live.first.assign(mlp.first.n, 1);
-  live.second.assign(mlp.second.n, 1);
-  return live;
-}
-
 // The numbers of a kernel's gradient: of all of it, or of the kept blocks that are live.
 inline DotPlan plan_of(const Kept& kept, const std::vector<char>& live, bool all) {
   if (!all) return DotPlan(kept, &live);
@@ -128,7 +116,7 @@ void turned_mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const
   const int64_t n_in = mlp.in(), n_hidden = mlp.hidden(), n_out = mlp.out();
   const int64_t height = turned_rows(n_in + n_out + 3 * n_hidden, 600 << 10);
   const bool all = mlp.straight_through;
-  const Live live = find_turned(mlp);
+  const Live live = find_live_for_gradients(mlp);
   const BiasGelu constants = gelu_of_bias(mlp);
   TurnedProduct expand(pool, mlp.w1, mlp.first, false, height, &live.first);
   const TurnedProduct expand_back(pool, mlp.w1, mlp.first, true, height, &live.first);
