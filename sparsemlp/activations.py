@@ -27,6 +27,9 @@ from sparsemlp.selection import scores_of
 Axis = Literal[-1, -2]
 _REFERENCE = Reference()
 
+_FEW = 16
+"""Terms of a sum that is written out."""
+
 _NAME = "compact_activation"
 """How `jax.checkpoint` knows what is kept of an activation."""
 
@@ -211,4 +214,9 @@ def sum_windows(a: Array, axis: int, size: int) -> Array:
         return a
     place = a.ndim + axis
     shape = (*a.shape[:place], a.shape[place] // size, size, *a.shape[place + 1 :])
-    return jnp.sum(a.reshape(shape), axis=place + 1, dtype=dense.sum_dtype(a)).astype(a.dtype)
+    windows = a.reshape(shape).astype(dense.sum_dtype(a))
+    if size > _FEW:
+        return jnp.sum(windows, axis=place + 1).astype(a.dtype)
+    # XLA for CPUs adds up neighbours in memory one by one, these in vectors.
+    terms = (jax.lax.index_in_dim(windows, i, axis=place + 1, keepdims=False) for i in range(size))
+    return functools.reduce(jnp.add, terms).astype(a.dtype)
