@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels import dense, tuning
+from pallas_kernels import dense, neighbours, tuning
 from pallas_kernels.layout import spread_activation
 from pallas_kernels.lists import ListedBlocks, ids_of
-from pallas_kernels.neighbours import Neighbours, keep_largest
+from pallas_kernels.neighbours import Neighbours
+from pallas_kernels.pruning import Pruning, Scales
 from pallas_kernels.sparse_layer import Phase, SparseLayer, Weights
 
 
@@ -208,7 +209,19 @@ class Engine(abc.ABC):
           kept: which neighbours are kept; a group divides the outputs.
           axis: the axis that the layer contracts, and that the groups run along.
         """
-        return dense.input_gradient(keep_largest(dy, kept, axis), kernel, axis)
+        return dense.input_gradient(self.keep_largest(dy, kept, axis), kernel, axis)
+
+    def keep_largest(
+        self, dy: Float[Array, "..."], kept: Neighbours, axis: Literal[-1, -2]
+    ) -> Float[Array, "..."]:
+        """The largest of every few neighbours of dy along an axis, zeros for the others.
+
+        Args:
+          dy: `[..., out]`, or `[..., out, channels]` with `axis = -2`.
+          kept: which neighbours are kept; a group divides the axis.
+          axis: the axis that the groups run along.
+        """
+        return neighbours.keep_largest(dy, kept, axis)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Whether `mlp` and `mlp_gradients` can compute this pair of layers."""
@@ -248,4 +261,71 @@ class Engine(abc.ABC):
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """As `mlp_gradients`, but `dW = x^T dy` of each layer in all blocks."""
+        raise NotImplementedError
+
+    def fuses_pruned(
+        self, layers: tuple[SparseLayer, SparseLayer], pruning: tuple[Pruning, Pruning]
+    ) -> bool:
+        """Whether `pruned_mlp` and `pruned_mlp_gradients` can compute this pair of layers."""
+        return False
+
+    def pays_pruned(
+        self,
+        layers: tuple[SparseLayer, SparseLayer],
+        pruning: tuple[Pruning, Pruning],
+        straight_through: bool,
+    ) -> bool:
+        """Whether they are expected to be faster than one layer after the other, by measurement."""
+        return False
+
+    def pruned_mlp(
+        self,
+        x: Float[Array, "*batch in"],
+        weights: tuple[Weights, Weights],
+        scales: Scales,
+        layers: tuple[SparseLayer, SparseLayer],
+        pruning: tuple[Pruning, Pruning],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch out"], list[Float[Array, "_ _"] | None]]:
+        """`y = after (gelu(a (W1 * M1) + b1) (W2 * M2) + b2)` with `a = scale x + shift`.
+
+        Args:
+          x: `[..., in]`.
+          weights: of both layers.
+          scales: around them.
+          layers: which blocks they have; a whole kernel keeps all of them.
+          pruning: what of their activations is pruned.
+          residual: whether x is added.
+
+        Returns:
+          y, and of each layer whose activation is pruned the Frobenius norms of its blocks,
+          float32 `[rows / height, in / width]`; None of the other.
+        """
+        raise NotImplementedError
+
+    def pruned_mlp_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        scales: Scales,
+        kept: tuple[Int[Array, " k1"] | None, Int[Array, " k2"] | None],
+        layers: tuple[SparseLayer, SparseLayer],
+        pruning: tuple[Pruning, Pruning],
+        residual: bool,
+        straight_through: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights], Scales]:
+        """The gradients of x, of both layers and of the scales.
+
+        Args:
+          x: `[..., in]`.
+          dy: `[..., out]`.
+          weights: of both layers.
+          scales: around them.
+          kept: of each pruned activation the kept blocks, int32 `[k]`, flat ids, ascending.
+          layers: which blocks they have.
+          pruning: what of their activations and their outputs' gradients is pruned.
+          residual: whether x was added.
+          straight_through: whether gradients are those of whole kernels.
+        """
         raise NotImplementedError

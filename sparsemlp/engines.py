@@ -9,6 +9,7 @@ import jax
 from jaxtyping import Array, Float
 
 from pallas_kernels import ENGINES, Engine, Phase, SparseLayer
+from pallas_kernels.pruning import Pruning
 from pallas_kernels.tuning import TableError
 from sparsemlp.errors import InputError, require_known
 
@@ -75,6 +76,32 @@ def choose_fused(
     first, second = (choose_engine(name, layer, phase, n_rows) for layer in layers)
     fuses = first.fuses if phase == "mlp" else first.fuses_straight_through
     return first if first is second and fuses(*layers) else None
+
+
+def choose_pruned(
+    name: str,
+    layers: tuple[SparseLayer, SparseLayer],
+    pruning: tuple[Pruning, Pruning],
+    straight_through: bool,
+) -> Engine | None:
+    """The engine that computes two layers with pruned operands in one go, if one does.
+
+    With `auto` the one that `choose_unmasked` takes, where that is known to pay.
+
+    Args:
+      name: `auto`, or a name in `pallas_kernels.ENGINES`.
+      layers: the two layers.
+      pruning: what of their activations and their outputs' gradients is pruned.
+      straight_through: whether the kernels' gradients are those of whole kernels.
+
+    Raises:
+      InputError: as for `choose_engine`.
+    """
+    engine = choose_unmasked(name, layers[0].kernel_shape, layers[0].dtype)
+    if not engine.fuses_pruned(layers, pruning):
+        return None
+    pays = name != "auto" or engine.pays_pruned(layers, pruning, straight_through)
+    return engine if pays else None
 
 
 def takes_lists(name: str) -> bool:

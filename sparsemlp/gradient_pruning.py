@@ -9,16 +9,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pallas_kernels import Engine, Neighbours, dense
+from pallas_kernels import Engine, Neighbours, Reference, dense
 from pallas_kernels.neighbours import keep_largest, largest
 from sparsemlp.errors import InputError
 from sparsemlp.rules import GradientPruning
 from sparsemlp.varying import draw_part
 
+_REFERENCE = Reference()
+
 
 def prune_gradient(
     dy: Float[Array, "..."],
     rule: GradientPruning,
+    engine: Engine = _REFERENCE,
     *,
     axis: int = -1,
     rng: PRNGKeyArray | None = None,
@@ -33,6 +36,7 @@ def prune_gradient(
     Args:
       dy: `[..., channels]`, or with another `axis` the groups run along that.
       rule: what is kept. n = m returns dy as it is.
+      engine: who finds the largest along the last two axes; XLA along others.
       axis: the axis of the groups; m divides its length.
       rng: key of the draw; the method `random` alone needs one.
 
@@ -51,7 +55,9 @@ def prune_gradient(
     if rule.n == rule.m:
         return dy
     if rule.method != "random":
-        return keep_largest(dy, _neighbours(rule), axis)
+        if axis not in (-1, -2):
+            return keep_largest(dy, _neighbours(rule), axis)
+        return engine.keep_largest(dy, _neighbours(rule), axis)
     assert rng is not None
     key = rng
     ranking = draw_part(lambda shape: jax.random.bits(key, shape, jnp.uint32), dy.shape, dy)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,8 @@ from sparsemlp.errors import InputError
 from sparsemlp.gelu import gelu
 from sparsemlp.layer import Linear
 from sparsemlp.masks import BlockMask, check_mask
+from sparsemlp.pairs import Operands, are_alike
+from sparsemlp.pruned_mlp import pruned_mlp
 from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import varying_alike
 
@@ -58,9 +59,12 @@ def sparse_mlp(
             f"x of shape {x.shape} cannot be added to a result of {n_out} features: "
             "make both widths equal, or set residual=False"
         )
-    scales = [*(before or ()), *(() if after is None else (after,))]
-    fusion = _fusion(x, first, second, scales, engine)
+    operands = Operands.of(first, second, before, after)
+    fusion = _fusion(x, first, second, operands, engine)
     if fusion is None:
+        pruned = pruned_mlp(x, first, second, operands, residual, engine)
+        if pruned is not None:
+            return pruned
         y = x if before is None else scaled(x, before[0]) + spread(before[1], x)
         with jax.named_scope("first"):
             y = gelu(first(y, engine=engine))
@@ -68,7 +72,6 @@ def sparse_mlp(
             y = second(y, engine=engine)
         y = y if after is None else scaled(y, after)
         return x + y if residual else y
-    operands = _Operands(first.kernel, first.bias, second.kernel, second.bias, before, after)
     arrays, structure = jax.tree.flatten((x, *_kept_of(fusion.engine, first, second), operands))
     x, *kept, operands = jax.tree.unflatten(structure, varying_alike(*arrays))
     return _fused(dataclasses.replace(fusion, residual=residual), x, tuple(kept), operands)
@@ -76,17 +79,6 @@ def sparse_mlp(
 
 _Kept = tuple[Array | ListedBlocks, Array | ListedBlocks]
 _Plain = tuple[Array, Array | None]
-
-
-class _Operands(NamedTuple):
-    """What a fused pair of layers is made of and has a gradient, besides x."""
-
-    kernel1: Array
-    bias1: Array | None
-    kernel2: Array
-    bias2: Array | None
-    before: tuple[Array, Array] | None
-    after: Array | None
 
 
 def _kept_of(engine: Engine, *layers: Linear) -> list[KeptBlocks]:
@@ -111,7 +103,7 @@ class _Fusion:
     straight_through: bool
     residual: bool = False
 
-    def fold(self, kept: _Kept, operands: _Operands) -> tuple[_Plain, _Plain]:
+    def fold(self, kept: _Kept, operands: Operands) -> tuple[_Plain, _Plain]:
         """Kernels and biases of both layers with the scales folded into them."""
         backward = "straight_through" if self.straight_through else "masked"
         arrays = ((operands.kernel1, operands.bias1), (operands.kernel2, operands.bias2))
@@ -129,25 +121,17 @@ class _Fusion:
 
 
 def _fusion(
-    x: Array, first: Linear, second: Linear, scales: list[Array], engine: str
+    x: Array, first: Linear, second: Linear, operands: Operands, engine: str
 ) -> _Fusion | None:
     """Who can compute the pair in one go; None if it has to be done step by step."""
     layers: list[SparseLayer] = []
-    if any(scale.ndim != 1 for scale in scales):
-        return None
-    shape = x.shape
+    alike = are_alike(x, operands)
     for linear in (first, second):
         check_mask(linear.mask)
-        mask, dtypes = linear.mask, {x.dtype, linear.kernel.dtype, *(a.dtype for a in scales)}
-        dtypes |= set() if linear.bias is None else {linear.bias.dtype}
-        if shape[-1:] != linear.kernel.shape[:1]:
-            return None
-        shape = linear.kernel.shape
-        if linear.bias is not None and linear.bias.shape != shape[1:]:
-            return None
+        mask = linear.mask
         if not isinstance(mask, BlockMask) or mask.keeps_all or not linear.takes_scales:
             return None
-        if len(dtypes) > 1 or mask.kernel_shape != linear.kernel.shape:
+        if not alike or mask.kernel_shape != linear.kernel.shape:
             return None
         layers.append(SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, str(x.dtype)))
     if first.backward != second.backward:
@@ -159,21 +143,21 @@ def _fusion(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(fusion: _Fusion, x: Array, kept: _Kept, operands: _Operands) -> Array:
+def _fused(fusion: _Fusion, x: Array, kept: _Kept, operands: Operands) -> Array:
     first, second = fusion.fold(kept, operands)
     weights = (Weights(*first, kept[0]), Weights(*second, kept[1]))
     return fusion.engine.mlp(x, weights, fusion.layers, fusion.residual)
 
 
 def _forward(
-    fusion: _Fusion, x: Array, kept: _Kept, operands: _Operands
-) -> tuple[Array, tuple[Array, _Kept, _Operands]]:
+    fusion: _Fusion, x: Array, kept: _Kept, operands: Operands
+) -> tuple[Array, tuple[Array, _Kept, Operands]]:
     return _fused(fusion, x, kept, operands), (x, kept, operands)
 
 
 def _backward(
-    fusion: _Fusion, residuals: tuple[Array, _Kept, _Operands], dy: Array
-) -> tuple[Array, None, _Operands]:
+    fusion: _Fusion, residuals: tuple[Array, _Kept, Operands], dy: Array
+) -> tuple[Array, None, Operands]:
     """Folds the scales again: folded kernels would stay in memory, however few rows x has.
 
     Lists of kept blocks are small, and what is computed of them is so once for all layers alike.

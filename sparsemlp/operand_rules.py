@@ -41,7 +41,7 @@ class OperandRules:
         """What dX is computed from."""
         if self.gradient is None:
             return dy
-        return prune_gradient(dy, self.gradient, axis=self.axis, rng=rng)
+        return prune_gradient(dy, self.gradient, self.engine, axis=self.axis, rng=rng)
 
     def input_gradient(self, dy: Array, kernel: Array, rng: Array | None) -> Array:
         """The gradient of x with a whole kernel."""

@@ -85,6 +85,8 @@ LAYERS = (
         "scaling",
     ),
     ("layer", "convolution", "scaling_points", "best_epoch"),
+    ("pairs",),
+    ("pruned_mlp",),
     ("mlp",),
     ("mixing", "image_modules"),
     ("modules", "model_string"),

@@ -1,5 +1,6 @@
 """Engine `cpu`: native code that reads the kept blocks and nothing else of a kernel."""
 
+import math
 from typing import Literal
 
 from jaxtyping import Array, Float, Int
@@ -9,6 +10,7 @@ from pallas_kernels.cpu.build import BuildError
 from pallas_kernels.cpu.crossover import hands_over, pays
 from pallas_kernels.engine import Engine
 from pallas_kernels.neighbours import Neighbours
+from pallas_kernels.pruning import Pruning, Scales
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import Phase, SparseLayer, Weights
 
@@ -22,6 +24,17 @@ MOST_KEPT = 16
 product by XLA that it replaces: 2:4, 1:8, 4:8 (16 rows to 8192, 3->64 to 384->1536, bfloat16 in two
 cases), 1:2 to 7:8, 2:16, 4:32, 16:32 (8192 rows of 64->256 and 256->64). 2 cores of a Xeon with
 AVX-512."""
+MOST_NEIGHBOURS = 32
+"""In a group, that native code finds the largest of."""
+NARROWEST_FUSED = 8
+"""Side of the narrowest block of a kernel that the pair of layers with pruned operands takes."""
+MOST_ROWS = 64
+"""That the same pair computes at once at least: whole blocks of both layers' activations."""
+MOST_WEIGHTS = 1 << 19
+"""Of a kernel with which the pair was measured to beat its two layers, one after the other, where
+activations are pruned: 2 cores of an AMD EPYC, 2048 and 8192 rows, 8x8 blocks at 0.5 and 0.8."""
+MOST_WEIGHTS_BESIDE_DW = 1 << 17
+"""The same where gradients of neighbours alone are pruned, 2:4, or dW is that of a whole kernel."""
 _REFERENCE = Reference()
 
 
@@ -126,12 +139,23 @@ class Cpu(Engine):
     ) -> Float[Array, "..."]:
         """`dx = dy' W^T` from the kept entries alone, where that pays.
 
-        Along the tokens XLA computes it: there the lanes of a vector are channels, and each has
-        zeros of its own, so nothing can be skipped.
+        Along the tokens XLA multiplies what is kept: there the lanes of a vector are channels, and
+        each has zeros of its own, so nothing can be skipped.
         """
         if axis == -1 and _skips(dy, kept):
             return calls.pruned_input_gradient(dy, kernel, kept)
         return super().pruned_input_gradient(dy, kernel, kept, axis)
+
+    def keep_largest(
+        self, dy: Float[Array, "..."], kept: Neighbours, axis: Literal[-1, -2]
+    ) -> Float[Array, "..."]:
+        """What is kept of dy and zeros, in one pass over it; by XLA what native code does not do.
+
+        That is more than 32 neighbours, and rescaling along tokens over more than one other axis.
+        """
+        if kept.m > MOST_NEIGHBOURS or (kept.rescaled and axis == -2 and dy.ndim > 3):
+            return super().keep_largest(dy, kept, axis)
+        return calls.keep_largest(dy, kept, axis)
 
     def fuses(self, first: SparseLayer, second: SparseLayer) -> bool:
         """Any two layers along the features, unless one is left to `Reference`."""
@@ -173,6 +197,72 @@ class Cpu(Engine):
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """The gradients of x, and of all blocks of both layers' kernels."""
         return calls.mlp_gradients(x, dy, weights, layers, residual, straight_through=True)
+
+    def fuses_pruned(
+        self, layers: tuple[SparseLayer, SparseLayer], pruning: tuple[Pruning, Pruning]
+    ) -> bool:
+        """Pairs that `fuses`, but for narrow blocks, and what needs many rows at once."""
+        sides = [side for layer in layers for side in layer.block]
+        widths = [own.ranked[1] for own in pruning if own.ranked]
+        groups = [own.gradient.m for own in pruning if own.gradient]
+        return (
+            self.fuses(*layers)
+            and min(sides) >= NARROWEST_FUSED
+            and min(widths, default=NARROWEST) >= NARROWEST
+            and max(groups, default=0) <= MOST_NEIGHBOURS
+            and math.lcm(*(own.unit for own in pruning)) <= MOST_ROWS
+        )
+
+    def pays_pruned(
+        self,
+        layers: tuple[SparseLayer, SparseLayer],
+        pruning: tuple[Pruning, Pruning],
+        straight_through: bool,
+    ) -> bool:
+        """Where what a panel of rows takes of both kernels was measured to be little enough.
+
+        That is their kept weights, and with straight-through gradients all of them. Measured with
+        32x32 blocks of 64x256, 384x1536 and 768x3072, with and without masks.
+        """
+        most = MOST_WEIGHTS
+        if straight_through or not any(own.activation for own in pruning):
+            most = MOST_WEIGHTS_BESIDE_DW
+        taken = [
+            math.prod(layer.kernel_shape)
+            if straight_through
+            else layer.n_kept * math.prod(layer.block)
+            for layer in layers
+        ]
+        return max(taken) <= most
+
+    def pruned_mlp(
+        self,
+        x: Float[Array, "*batch in"],
+        weights: tuple[Weights, Weights],
+        scales: Scales,
+        layers: tuple[SparseLayer, SparseLayer],
+        pruning: tuple[Pruning, Pruning],
+        residual: bool,
+    ) -> tuple[Float[Array, "*batch out"], list[Float[Array, "_ _"] | None]]:
+        """The pair, with the norms of the blocks of its activations taken where they are made."""
+        return calls.pruned_mlp(x, weights, scales, layers, pruning, residual)
+
+    def pruned_mlp_gradients(
+        self,
+        x: Float[Array, "*batch in"],
+        dy: Float[Array, "*batch out"],
+        weights: tuple[Weights, Weights],
+        scales: Scales,
+        kept: tuple[Int[Array, " k1"] | None, Int[Array, " k2"] | None],
+        layers: tuple[SparseLayer, SparseLayer],
+        pruning: tuple[Pruning, Pruning],
+        residual: bool,
+        straight_through: bool,
+    ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights], Scales]:
+        """The gradients; activations are computed again, and their dropped blocks passed over."""
+        return calls.pruned_mlp_gradients(
+            x, dy, weights, scales, kept, layers, pruning, residual, straight_through
+        )
 
 
 def _skips(dy: Array, kept: Neighbours) -> bool:

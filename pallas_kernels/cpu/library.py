@@ -20,8 +20,11 @@ _HANDLERS = (
     "sparsemlp_compact",
     "sparsemlp_largest_blocks",
     "sparsemlp_pruned",
+    "sparsemlp_keep_largest",
     "sparsemlp_mlp",
     "sparsemlp_mlp_gradient",
+    "sparsemlp_pruned_mlp",
+    "sparsemlp_pruned_mlp_gradient",
 )
 
 

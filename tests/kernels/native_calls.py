@@ -125,6 +125,37 @@ def pruned() -> Call:
     )
 
 
+def keep_largest() -> Call:
+    """The 2 largest of 3 along 6 features, samples of 5 rows."""
+    return Call(
+        "sparsemlp_keep_largest",
+        {"x": ones(10, 6)},
+        {"pruned": result(10, 6)},
+        int64s(n=2, m=3, axis=-1, positions=5),
+    )
+
+
+def pruned_mlp() -> Call:
+    """The layers of `mlp` for 6 rows, both activations in blocks of 3x2 and 2x3."""
+    _, operands, _, options = mlp()
+    operands = {**operands, "x": ones(6, 8), "scale": ones(8), "shift": ones(8)}
+    results = {"y": result(6, 8), "norms1": result(2, 4), "norms2": result(3, 2)}
+    sides = int64s(height1=3, width1=2, height2=2, width2=3)
+    return Call("sparsemlp_pruned_mlp", operands, results, {**options, **sides})
+
+
+def pruned_mlp_gradient() -> Call:
+    """Of the first activation two blocks are kept, of the second three; samples of 2 rows."""
+    _, operands, _, options = pruned_mlp()
+    operands = {"x": operands.pop("x"), "dy": ones(6, 8), **operands, "after": ones(8)}
+    names = ("x", "w1", "b1", "w2", "b2", "scale", "shift", "after")
+    results = {f"d{name}": result(*operands[name].shape) for name in names}
+    operands |= {"kept_x": ids(1, 6), "kept_hidden": ids(0, 3, 5)}
+    options |= int64s(n1=1, m1=2, n2=2, m2=4, positions1=0, positions2=2)
+    flags = {"straight_through": False, "pools1": False, "pools2": False}
+    return Call("sparsemlp_pruned_mlp_gradient", operands, results, {**options, **flags})
+
+
 EVERY_CALL = pytest.mark.parametrize(
     "make",
     [multiply, over_tokens, transposed, gradient, gradient_over_tokens, mlp, mlp_gradient],

@@ -1,10 +1,15 @@
 """Which neighbours are kept, against a stable sort of each group in NumPy."""
 
+import functools
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from native import needs_native
 
-from pallas_kernels import Neighbours
+from pallas_kernels import ENGINES, Neighbours
 from pallas_kernels.neighbours import keep_largest, largest, rescaling
 
 EPS = np.finfo(np.float32).eps
@@ -49,3 +54,69 @@ def test_sums_of_the_factor_do_not_overflow():
     dy = 100 * jnp.ones((1, 1024, 2), jnp.float16)
     kept = dy.at[:, ::2].set(0)
     np.testing.assert_array_equal(rescaling(dy, kept, -1), np.full((1, 1, 2), 2.0))
+
+
+CPU = ENGINES["cpu"]
+
+
+@functools.partial(jax.jit, static_argnames=("kept", "axis"))
+def by_cpu(dy, kept, axis):
+    return CPU.keep_largest(dy, kept, axis)
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
+@pytest.mark.parametrize(
+    ("shape", "n", "m"),
+    [
+        ((3, 16, 32), 1, 2),
+        ((2, 48, 24), 2, 4),
+        ((5, 64, 96), 3, 8),
+        ((48, 96), 5, 16),
+        ((2, 3, 32, 64), 7, 32),
+        ((1, 12, 36), 2, 12),
+        ((0, 8, 8), 2, 4),
+        ((3, 8, 0), 2, 4),
+    ],
+    ids=str,
+)
+def test_engine_cpu_keeps_what_the_definition_does(shape, n, m, axis, dtype):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=shape)
+    dy = jnp.asarray(np.where(rng.random(shape) < 0.3, np.round(2 * values), values), dtype)
+    if shape[axis] % m == 0:
+        found = by_cpu(dy, Neighbours(n, m), axis)
+        np.testing.assert_array_equal(found, keep_largest(dy, Neighbours(n, m), axis))
+        rescaled = Neighbours(n, m, rescaled=True)
+        found, want = (
+            np.asarray(a, np.float64)
+            for a in (by_cpu(dy, rescaled, axis), keep_largest(dy, rescaled, axis))
+        )
+        np.testing.assert_array_equal(found == 0, want == 0)
+        np.testing.assert_allclose(found, want, rtol=4 * float(jnp.finfo(dtype).eps) + 1e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
+def test_engine_cpu_takes_nan_as_infinite(axis):
+    dy = np.ones((2, 16, 16), np.float32)
+    dy[0, 5, 5], dy[1, 8, [0, 1]], dy[1, 12, 12] = np.nan, (np.inf, np.nan), -np.inf
+    given = jnp.asarray(dy)
+    kept = Neighbours(1, 4)
+    np.testing.assert_array_equal(by_cpu(given, kept, axis), keep_largest(given, kept, axis))
+
+
+@needs_native
+@pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
+def test_engine_cpu_maps_over_batches(axis):
+    dy = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3, 8, 16)), jnp.float32)
+    kept = Neighbours(2, 4, rescaled=True)
+    mapped = jax.jit(jax.vmap(lambda a: CPU.keep_largest(a, kept, axis)))(dy)
+    np.testing.assert_array_equal(mapped, jnp.stack([CPU.keep_largest(a, kept, axis) for a in dy]))
+
+
+def test_more_neighbours_than_engine_cpu_compares_are_left_to_xla():
+    dy: Any = jnp.asarray(np.random.default_rng(0).normal(size=(3, 64)), jnp.float32)
+    kept = Neighbours(9, 64)
+    np.testing.assert_array_equal(by_cpu(dy, kept, -1), keep_largest(dy, kept, -1))

@@ -73,6 +73,10 @@ inline bool same_shape(const ffi::AnyBuffer& a, const ffi::AnyBuffer& b, size_t 
   return true;
 }
 
+inline bool alike(const ffi::AnyBuffer& a, const ffi::AnyBuffer& b) {
+  return a.element_type() == b.element_type() && same_shape(a, b, 0);
+}
+
 inline Pool pool_of(ffi::ThreadPool& threads) {
   return {threads.num_threads(),
           [&threads](std::function<void()> task) { threads.Schedule(std::move(task)); }};

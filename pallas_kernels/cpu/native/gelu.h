@@ -7,15 +7,9 @@
 
 namespace sparsemlp {
 
-typedef uint32_t VecBits __attribute__((vector_size(4 * kLanes)));
-
 struct Gelu {
   Vec value, derivative;
 };
-
-inline Vec absolute(Vec x) {
-  return reinterpret_cast<Vec>(reinterpret_cast<VecBits>(x) & 0x7fffffff);
-}
 
 // e^x for x <= 0; 1.2e-38 where it would be smaller.
 inline Vec exp_of_negative(Vec x) {

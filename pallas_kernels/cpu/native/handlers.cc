@@ -4,6 +4,7 @@
 #include "mlp_handlers.h"
 #include "peak.h"
 #include "product.h"
+#include "pruned_mlp_handlers.h"
 #include "rule_handlers.h"
 
 namespace sparsemlp {

@@ -30,16 +30,21 @@ struct Summed {
   int64_t n_floats() const { return kept.n * kept.grid.cols * round_up(kept.grid.rows, kLanes); }
 };
 
-// What takes part in the gradients: straight-through, every hidden unit, constant or not.
+// Every hidden unit takes part, constant or not, and every kept block.
 template <typename T>
-Live find_live_for_gradients(const Mlp<T>& mlp) {
+Live find_all_live(const Mlp<T>& mlp) {
   Live live = find_live(mlp);
-  if (!mlp.straight_through) return live;
   live.filled = live.constant;
   for (size_t o = 0; o < live.constant.size(); ++o) live.computed[o] = !live.constant[o];
   live.first.assign(mlp.first.n, 1);
   live.second.assign(mlp.second.n, 1);
   return live;
+}
+
+// What takes part in the gradients: straight-through, all.
+template <typename T>
+Live find_live_for_gradients(const Mlp<T>& mlp) {
+  return mlp.straight_through ? find_all_live(mlp) : find_live(mlp);
 }
 
 // The same, and which blocks of the gradients are summed. Straight-through, every hidden unit has a

@@ -77,11 +77,6 @@ ffi::Error mlp(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer w1, ffi
   });
 }
 
-bool alike(const ffi::AnyBuffer& a, const ffi::AnyBuffer& b) {
-  return a.element_type() == b.element_type() && a.dimensions().size() == b.dimensions().size() &&
-         same_shape(a, b, 0);
-}
-
 // The gradients of mlp: dx, and those of both layers; of whole kernels if `straight_through`.
 ffi::Error mlp_gradient(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer dy,
                         ffi::AnyBuffer w1, ffi::AnyBuffer b1, ffi::AnyBuffer ids1,

@@ -4,6 +4,7 @@
 #include "checks.h"
 #include "compact.h"
 #include "largest_blocks.h"
+#include "neighbours.h"
 #include "pruned.h"
 
 namespace sparsemlp {
@@ -117,6 +118,39 @@ ffi::Error pruned(ffi::ThreadPool threads, ffi::AnyBuffer dy, ffi::AnyBuffer ker
   });
 }
 
+// The n largest of every m neighbours of dy along an axis, zeros between; with positions > 0
+// rescaled, along the features over so many rows of a sample.
+ffi::Error keep_largest(ffi::ThreadPool threads, ffi::AnyBuffer dy,
+                        ffi::Result<ffi::AnyBuffer> pruned, int64_t n, int64_t m, int64_t axis,
+                        int64_t positions) {
+  const auto shape = dy.dimensions();
+  if (axis != -1 && axis != -2) return wrong("axis " + std::to_string(axis) + " is not -1 or -2");
+  if (shape.size() < static_cast<size_t>(-axis)) {
+    return wrong("dy of shape " + shape_of(dy) + " has no axis " + std::to_string(axis));
+  }
+  const int64_t out = shape[shape.size() + axis];
+  Call call;
+  if (auto error = check_operand("dy", dy, out, axis, &call); error.failure()) return error;
+  if (!alike(dy, *pruned)) return wrong("dy and what is kept of it must be alike");
+  if (n < 1 || n > m || m > kMostNeighbours || out % m != 0) {
+    return wrong("the " + std::to_string(n) + " largest of " + std::to_string(m) +
+                 " neighbours cannot be taken of " + std::to_string(out));
+  }
+  if (positions < 0 || (axis == -1 && positions > 0 && call.n % positions != 0)) {
+    return wrong(std::to_string(call.n) + " rows are no samples of " + std::to_string(positions));
+  }
+  return with_type(dy.element_type(), [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    const Neighbours kept{n, m};
+    if (axis == -1) {
+      keep_features(pool_of(threads), data<T>(dy), call.n, out, kept, positions, data<T>(*pruned));
+    } else {
+      keep_tokens(pool_of(threads), data<T>(dy), call.n, out, call.channels, kept, positions > 0,
+                  data<T>(*pruned));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace sparsemlp
 
@@ -145,4 +179,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_pruned, sparsemlp::pruned,
                                   .Ret<xla::ffi::AnyBuffer>()  // dx
                                   .Attr<int64_t>("n")
                                   .Attr<int64_t>("m")
+                                  .Attr<int64_t>("positions"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(sparsemlp_keep_largest, sparsemlp::keep_largest,
+                              xla::ffi::Ffi::Bind()
+                                  .Ctx<xla::ffi::ThreadPool>()
+                                  .Arg<xla::ffi::AnyBuffer>()  // dy
+                                  .Ret<xla::ffi::AnyBuffer>()  // pruned
+                                  .Attr<int64_t>("n")
+                                  .Attr<int64_t>("m")
+                                  .Attr<int64_t>("axis")
                                   .Attr<int64_t>("positions"));

@@ -57,6 +57,12 @@ inline void finish_streams() {
 
 inline Vec broadcast(float x) { return x - Vec{}; }
 
+typedef uint32_t VecBits __attribute__((vector_size(4 * kLanes)));
+
+inline Vec absolute(Vec x) {
+  return reinterpret_cast<Vec>(reinterpret_cast<VecBits>(x) & 0x7fffffff);
+}
+
 struct BFloat16 {
   uint16_t bits;
 };

@@ -16,6 +16,7 @@ from benchmarks.memory import (
     variants,
 )
 from benchmarks.residuals import saved_bytes
+from native import UNABLE
 
 from sparsemlp import ActivationPruning, ResMLP
 from sparsemlp.plan import rules_for
@@ -81,9 +82,9 @@ def test_every_variant_has_a_row_with_both_numbers(monkeypatch, capsys):
 
 
 def test_what_the_pruned_layers_keep_falls_in_proportion_to_the_ratio():
-    def kept(ratio):
+    def kept(ratio, engine="reference"):
         plan = {"*/X*/kernel": ActivationPruning((8, 8), ratio)}
-        model = ResMLP(dim=32, depth=1, plan=plan)
+        model = ResMLP(dim=32, depth=1, plan=plan, engine=engine)
         images = jax.ShapeDtypeStruct((4, 32, 32, 3), jnp.float32)
         params = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
 
@@ -98,3 +99,6 @@ def test_what_the_pruned_layers_keep_falls_in_proportion_to_the_ratio():
     assert ids < 0.05 * values
     assert kept(0.25) - kept(0.5) == (values + ids) / 4
     assert kept(0.25) - kept(0.75) == (values + ids) / 2
+    if UNABLE is None:  # a channel MLP in one kernel keeps ids alone
+        mixed = 32 / (32 + 32 + 4 * 32)
+        assert kept(0.25, "cpu") - kept(0.75, "cpu") == (values * mixed + ids) / 2

@@ -18,6 +18,7 @@
 #include "check_layers.h"
 #include "check_mlps.h"
 #include "check_pruned.h"
+#include "check_pruned_mlps.h"
 
 // Takes every case, or only every so many if a number is given.
 int main(int n_arguments, char** arguments) {
@@ -32,6 +33,8 @@ int main(int n_arguments, char** arguments) {
   sparsemlp::check_pruneds<sparsemlp::BFloat16>();
   sparsemlp::check_mlps<float>();
   sparsemlp::check_mlps<sparsemlp::BFloat16>();
+  sparsemlp::check_pruned_mlps<float>();
+  sparsemlp::check_pruned_mlps<sparsemlp::BFloat16>();
   std::printf("%lld calls are right, %d lanes\n", static_cast<long long>(sparsemlp::n_calls),
               sparsemlp::kLanes);
 }
