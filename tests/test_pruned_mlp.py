@@ -266,8 +266,9 @@ def takes(n_in: int, ratio: float, backward: Any = "masked", **rule: Any) -> boo
 def test_auto_takes_it_where_little_of_both_kernels_is_kept():
     assert takes(64, 0.0, activation=BLOCKS)
     assert takes(64, 0.8, "straight_through", activation=BLOCKS)
-    assert not takes(384, 0.0, activation=BLOCKS)
+    assert takes(384, 0.0, activation=BLOCKS)
     assert takes(384, 0.8, activation=BLOCKS)
+    assert not takes(768, 0.0, activation=BLOCKS)
     assert not takes(384, 0.8, "straight_through", activation=BLOCKS)
     assert not takes(768, 0.5, activation=BLOCKS)
     assert takes(768, 0.8, activation=BLOCKS)

@@ -30,9 +30,10 @@ NARROWEST_FUSED = 8
 """Side of the narrowest block of a kernel that the pair of layers with pruned operands takes."""
 MOST_ROWS = 64
 """That the same pair computes at once at least: whole blocks of both layers' activations."""
-MOST_WEIGHTS = 1 << 19
+MOST_WEIGHTS = 600_000
 """Of a kernel with which the pair was measured to beat its two layers, one after the other, where
-activations are pruned: 2 cores of an AMD EPYC, 2048 and 8192 rows, 8x8 blocks at 0.5 and 0.8."""
+activations are pruned: 2 cores of an AMD EPYC, 8192 rows (of 2048 a whole 384x1536 does not), 8x8
+blocks at 0.5 and 0.8. Much less is kept for the backward pass besides."""
 MOST_WEIGHTS_BESIDE_DW = 1 << 17
 """The same where gradients of neighbours alone are pruned, 2:4, or dW is that of a whole kernel."""
 _REFERENCE = Reference()

@@ -24,6 +24,7 @@ struct Kept {
   int64_t n;
   int64_t down(int64_t slot) const { return ids[slot] / grid.across(); }
   int64_t across(int64_t slot) const { return ids[slot] % grid.across(); }
+  int64_t n_floats() const { return n * grid.rows * grid.cols; }
 };
 
 // Whether ids ascend strictly inside the grid.

@@ -201,6 +201,15 @@ class HiddenPanel {
   const BiasGelu& constants_;
 };
 
+// How many rows the forward pass takes at once, of n; a part of them for each of many tasks.
+template <typename T>
+int64_t forward_rows(const Mlp<T>& mlp, int64_t n) {
+  const int64_t kept = mlp.first.n_floats() + mlp.second.n_floats();
+  const int64_t near = panel_rows(mlp.in() + mlp.hidden(), kPanelBytes, 4);
+  const int64_t rows = panel_rows_beside(kept, mlp.in() + mlp.hidden(), kPanelBytes, 4);
+  return std::max(near, std::min(rows, n / 16 / kTileRows * kTileRows));
+}
+
 template <typename T>
 void multiply_mlp(const Pool& pool, const Mlp<T>& mlp, const T* x, int64_t n, T* y) {
   expect_writes(y, n * mlp.out() * sizeof(T));
@@ -212,7 +221,7 @@ void multiply_mlp(const Pool& pool, const Mlp<T>& mlp, const T* x, int64_t n, T*
   contract.bias = output_bias(mlp, live, constants);
   const HiddenPanel hidden(mlp.first.grid, live, constants);
   const Rows<T> rows_in(x, mlp.in(), false);
-  const int64_t height = panel_rows(mlp.in() + mlp.hidden(), kPanelBytes, 4);
+  const int64_t height = forward_rows(mlp, n);
 
   parallel_for(pool, ceil_div(n, height), [&](int64_t task) {
     const int64_t begin = task * height, n_rows = std::min(height, n - begin);

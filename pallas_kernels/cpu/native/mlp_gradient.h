@@ -160,6 +160,14 @@ void add_constants(const Mlp<T>& mlp, const Live& live, const std::vector<char>&
   }
 }
 
+// How many rows of so many floats are taken at once: beside them go the kept blocks, three times, and
+// what is summed, in and out.
+template <typename T>
+int64_t gradient_rows(const Mlp<T>& mlp, const MlpSums& sums, int64_t floats_per_row) {
+  const int64_t kept = 3 * std::max(mlp.first.n_floats(), mlp.second.n_floats());
+  return panel_rows_beside(kept + 2 * sums.size(), floats_per_row, 400 << 10, 128 / kTileRows);
+}
+
 template <typename T>
 void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy, int64_t n,
                    const MlpGradients<T>& to) {
@@ -180,8 +188,7 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
   const Slices slices(n, mlp.in() + mlp.hidden() + mlp.out(), sizes);
   Buffer sums_buffer;
   float* sums = sums_buffer.at_least(slices.n * sizes.size());
-  const int64_t height =
-      panel_rows(mlp.in() + mlp.out() + 3 * stride, 400 << 10, 128 / kTileRows);
+  const int64_t height = gradient_rows(mlp, sizes, mlp.in() + mlp.out() + 3 * stride);
 
   parallel_for(pool, slices.n, [&](int64_t slice) {
     float* dw1 = sums + slice * sizes.size();

@@ -38,12 +38,25 @@ class Rows {
   int64_t stride_;
 };
 
-constexpr int64_t kPanelBytes = 300 << 10;  // of a product, within the second-level cache
+constexpr int64_t kPanelBytes = 300 << 10;     // of a product, within the second-level cache
+constexpr int64_t kFarPanelBytes = 6 << 20;  // where much else is read beside it
 
 // How many rows, a multiple of a tile's, make a panel whose operands take so many bytes.
 inline int64_t panel_rows(int64_t floats_per_row, int64_t bytes, int64_t most_tiles) {
   const int64_t tiles = bytes / (4 * kTileRows * std::max<int64_t>(1, floats_per_row));
   return kTileRows * std::max<int64_t>(1, std::min(most_tiles, tiles));
+}
+
+// The same, but more rows where every panel reads and writes so many floats besides, of kernels and
+// of their gradients, that it takes less time to find the rows themselves farther away.
+inline int64_t panel_rows_beside(int64_t floats_per_panel, int64_t floats_per_row, int64_t bytes,
+                                 int64_t most_tiles) {
+  constexpr int64_t kPasses = 8;  // over the rows of a panel
+  const int64_t tiles = std::min<int64_t>(
+      192 / kTileRows,
+      floats_per_panel / (kPasses * kTileRows * std::max<int64_t>(1, floats_per_row)));
+  return std::max(panel_rows(floats_per_row, bytes, most_tiles),
+                  panel_rows(floats_per_row, kFarPanelBytes, tiles));
 }
 
 }  // namespace sparsemlp

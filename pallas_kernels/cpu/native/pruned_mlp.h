@@ -116,7 +116,7 @@ void multiply_pruned_mlp(const Pool& pool, const PrunedMlp<T>& pruned, const T* 
   const std::vector<float> scale = scales_of(pruned.scale, mlp.in(), 1);
   const std::vector<float> shift = scales_of(pruned.shift, mlp.in(), 0);
   const int64_t a_stride = round_up(mlp.in(), kLanes) + kLanes, unit = pruned.unit();
-  const int64_t height = round_up(panel_rows(mlp.in() + mlp.hidden(), kPanelBytes, 4), unit);
+  const int64_t height = round_up(forward_rows(mlp, n), unit);
 
   parallel_for(pool, ceil_div(n, height), [&](int64_t task) {
     const int64_t begin = task * height, n_rows = std::min(height, n - begin);
@@ -344,8 +344,8 @@ void pruned_mlp_gradients(const Pool& pool, const PrunedMlp<T>& pruned, const Co
   const int64_t slice_rows = round_up(slices.rows, unit);
   Buffer sums_buffer;
   float* sums = sums_buffer.at_least(slices.n * sizes.size());
-  const int64_t height = round_up(
-      panel_rows(2 * in + 2 * out + 3 * stride, 400 << 10, 128 / kTileRows), unit);
+  const int64_t height =
+      round_up(gradient_rows(mlp, sizes, 2 * in + 2 * out + 3 * stride), unit);
 
   const auto add_outer_of = [](const Summed& summed, const Pruning& pruning, const Compact& kept,
                                int64_t begin, int64_t n_rows, const float* a, int64_t a_stride,

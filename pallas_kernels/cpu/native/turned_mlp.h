@@ -80,10 +80,20 @@ inline DotPlan plan_of(const Kept& kept, const std::vector<char>& live, bool all
   return DotPlan({grid, ids.data(), static_cast<int64_t>(ids.size())});
 }
 
+// How many bytes a panel of the forward pass may take: more where the kept blocks, and where they
+// are, take more for each panel. The rows are passed over some eight times.
+template <typename T>
+int64_t turned_bytes(const Mlp<T>& mlp) {
+  constexpr int64_t kFloatsBeside = 6;  // a block's place, and where to go from it
+  const int64_t floats = mlp.first.n_floats() + mlp.second.n_floats() +
+                         kFloatsBeside * (mlp.first.n + mlp.second.n);
+  return std::max(kPanelBytes, std::min(kFarPanelBytes, 4 * floats / 8));
+}
+
 template <typename T>
 void multiply_turned_mlp(const Pool& pool, const Mlp<T>& mlp, const T* x, int64_t n, T* y) {
   expect_writes(y, n * mlp.out() * sizeof(T));
-  const int64_t height = turned_rows(mlp.in() + mlp.hidden(), kPanelBytes);
+  const int64_t height = turned_rows(mlp.in() + mlp.hidden(), turned_bytes(mlp));
   const Live live = find_live(mlp);
   const BiasGelu constants = gelu_of_bias(mlp);
   TurnedProduct expand(pool, mlp.w1, mlp.first, false, height, &live.first);
@@ -114,7 +124,8 @@ void turned_mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const
   expect_writes(to.dx, n * mlp.in() * sizeof(T));
   const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
   const int64_t n_in = mlp.in(), n_hidden = mlp.hidden(), n_out = mlp.out();
-  const int64_t height = turned_rows(n_in + n_out + 3 * n_hidden, 600 << 10);
+  // So much is read of the kernels for each panel that the panel itself may as well be far away.
+  const int64_t height = turned_rows(n_in + n_out + 3 * n_hidden, kFarPanelBytes);
   const bool all = mlp.straight_through;
   const Live live = find_live_for_gradients(mlp);
   const BiasGelu constants = gelu_of_bias(mlp);
