@@ -72,7 +72,8 @@ class Engine(abc.ABC):
     def pays_unmasked(self, dtype: str) -> bool:
         """Whether `compact_gradient` and `pruned_input_gradient` are known to be faster than XLA's.
 
-        On devices with a table: if they beat it wherever they were measured.
+        Where so, the engine is asked for what else concerns pruned operands. On devices with a
+        table: if they beat it wherever they were measured.
 
         Args:
           dtype: of the operands.

@@ -9,8 +9,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sparsemlp.linear import sparse_linear
-from sparsemlp.masks import Mask
-from sparsemlp.rules import ActivationPooling, ActivationPruning, Backward, GradientPruning
+from sparsemlp.masks import Mask, check_mask
+from sparsemlp.rules import (
+    ActivationPooling,
+    ActivationPruning,
+    Backward,
+    GradientPruning,
+    check_backward,
+    check_operand_rules,
+)
 
 
 @functools.partial(
@@ -56,6 +63,12 @@ class Linear:
             engine=engine,
             rng=self.rng,
         )
+
+    def check(self) -> None:
+        """Raises InputError unless mask, backward and rules are such; the call looks at shapes."""
+        check_mask(self.mask)
+        check_backward(self.backward)
+        check_operand_rules(self.activation, self.gradient)
 
     @property
     def takes_scales(self) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from sparsemlp.engines import choose_fused
 from sparsemlp.errors import InputError
 from sparsemlp.gelu import gelu
 from sparsemlp.layer import Linear
-from sparsemlp.masks import BlockMask, check_mask
+from sparsemlp.masks import BlockMask
 from sparsemlp.pairs import Operands, are_alike
 from sparsemlp.pruned_mlp import pruned_mlp
 from sparsemlp.spread import scaled, spread
@@ -33,10 +34,11 @@ def sparse_mlp(
     """`after * second(gelu(first(scale * x + shift)))`, and x on top if `residual`.
 
     The branch of channel mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 2). Where
-    an engine fuses it, with the masked or the straight-through backward and no other rule in both
-    layers, hidden activations are not kept for the backward pass, which computes them again from x,
-    and mostly not written to memory; the scales are folded into the kernels, so results differ by
-    rounding.
+    an engine fuses it, with the masked or the straight-through backward, hidden activations are not
+    kept for the backward pass, which computes them again from x, and mostly not written to memory;
+    scales are folded into the kernels where no rule needs what they scale, and sums are taken in
+    another order, so results differ by rounding. Of activations that a rule prunes the ids of the
+    kept blocks are kept (`pruned_mlp`).
 
     Args:
       x: `[..., in]`.
@@ -59,7 +61,9 @@ def sparse_mlp(
             f"x of shape {x.shape} cannot be added to a result of {n_out} features: "
             "make both widths equal, or set residual=False"
         )
-    operands = Operands.of(first, second, before, after)
+    for layer in (first, second):
+        layer.check()
+    x, operands = jax.tree.map(_as_array, (x, Operands.of(first, second, before, after)))
     fusion = _fusion(x, first, second, operands, engine)
     if fusion is None:
         pruned = pruned_mlp(x, first, second, operands, residual, engine)
@@ -75,6 +79,10 @@ def sparse_mlp(
     arrays, structure = jax.tree.flatten((x, *_kept_of(fusion.engine, first, second), operands))
     x, *kept, operands = jax.tree.unflatten(structure, varying_alike(*arrays))
     return _fused(dataclasses.replace(fusion, residual=residual), x, tuple(kept), operands)
+
+
+def _as_array(a: Any) -> Array:
+    return a if isinstance(a, jax.Array) else jnp.asarray(a)
 
 
 _Kept = tuple[Array | ListedBlocks, Array | ListedBlocks]
@@ -127,7 +135,6 @@ def _fusion(
     layers: list[SparseLayer] = []
     alike = are_alike(x, operands)
     for linear in (first, second):
-        check_mask(linear.mask)
         mask = linear.mask
         if not isinstance(mask, BlockMask) or mask.keeps_all or not linear.takes_scales:
             return None

@@ -53,7 +53,10 @@ def are_alike(x: Array, operands: Operands) -> bool:
     arrays = [*kernels, *(bias for bias in biases if bias is not None), *operands.scales]
     if any(array.dtype != x.dtype for array in arrays):
         return False
-    if any(scale.ndim != 1 for scale in operands.scales):
+    ends = operands.kernel1.shape[:1], operands.kernel2.shape[-1:]
+    if any(scale.shape != ends[0] for scale in operands.before or ()):
+        return False
+    if operands.after is not None and operands.after.shape != ends[1]:
         return False
     shape = x.shape
     for kernel, bias in zip(kernels, biases, strict=True):

@@ -26,7 +26,7 @@ from sparsemlp.rules import ActivationPruning, GradientPruning
 from sparsemlp.varying import varying_alike
 
 WHOLE_BLOCK = 32
-"""Longest side of the blocks that a kernel without a mask is cut into; all of them are kept."""
+"""Side of the blocks that a kernel without a mask is cut into where it can be; all are kept."""
 
 _Ids = tuple[Array | ListedBlocks, Array | ListedBlocks]
 _Activations = tuple[Int[Array, " k1"] | None, Int[Array, " k2"] | None]
@@ -130,10 +130,12 @@ def _layer_of(linear: Linear, dtype: str) -> SparseLayer | None:
     """The layer as blocks; None of a mask whose size is data, or of another kernel."""
     n_in, n_out = linear.kernel.shape
     mask = linear.mask
+    if mask is not None and mask.kernel_shape != (n_in, n_out):
+        return None
     if not _is_masked(linear):
         block = _side(n_out), _side(n_in)
         return SparseLayer((n_in, n_out), block, n_in * n_out // math.prod(block), -1, dtype)
-    if not isinstance(mask, BlockMask) or mask.kernel_shape != (n_in, n_out):
+    if not isinstance(mask, BlockMask):
         return None
     return SparseLayer((n_in, n_out), mask.block, mask.n_kept, -1, dtype)
 

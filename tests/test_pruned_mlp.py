@@ -302,3 +302,51 @@ def test_compiled_and_eager_calls_agree_to_the_bit():
     eagerly, pull = jax.vjp(lambda a: case.apply(a, "cpu"), arrays)
     np.testing.assert_array_equal(found["y"], eagerly)
     np.testing.assert_array_equal(found["w1"], pull(dy)[0]["w1"])
+
+
+WRONG = {
+    "an array as a mask": {"mask": np.ones((HIDDEN, IN), bool)},
+    "a string as an activation rule": {"activation": "8x8:0.5"},
+    "a gradient rule for the activation": {"activation": GradientPruning(2, 4)},
+    "a string as a gradient rule": {"gradient": "2:4"},
+    "an activation rule for the gradient": {"gradient": BLOCKS},
+    "another backward": {"backward": "foo"},
+    "a mask of another kernel": {"mask": select_blocks(jnp.ones((IN, HIDDEN)), (16, 8), 0.5)},
+    "a whole mask of another kernel": {"mask": select_blocks(jnp.ones((64, 64)), (16, 8), 0.0)},
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "cpu", "reference"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_with_the_second_layer_is_said(wrong, engine, unchecked):
+    arrays = Case().draw()
+    first, second = (dataclasses.replace(layer, mask=None) for layer in Case().layers(arrays))
+    with pytest.raises(InputError):
+        sparse_mlp(arrays["x"], first, dataclasses.replace(second, **WRONG[wrong]), engine=engine)
+
+
+@pytest.mark.parametrize("length", [1, IN // 2])
+def test_scales_of_another_length_are_left_to_the_layers(length, unchecked):
+    arrays = Case().draw()
+    first, second = Case().layers(arrays)
+    scales = (jnp.ones(length), jnp.zeros(length))
+    call = functools.partial(sparse_mlp, arrays["x"], first, second, engine="cpu")
+    if length == 1:
+        np.testing.assert_allclose(
+            call(before=scales, after=scales[0]), call(), rtol=1e-5, atol=1e-5
+        )
+        return
+    with pytest.raises((ValueError, TypeError), match=r"float32\[16|16,"):
+        call(before=scales)
+    with pytest.raises((ValueError, TypeError), match=r"float32\[16|16,"):
+        call(after=scales[0])
+
+
+def test_numbers_of_numpy_are_taken_as_those_of_jax():
+    arrays = Case().draw()
+    wide = {name: np.asarray(a, np.float64) for name, a in arrays.items()}
+    first, second = Case().layers(arrays)
+    one = dataclasses.replace(first, kernel=wide["w1"], bias=wide["b1"])
+    other = dataclasses.replace(second, kernel=wide["w2"], bias=wide["b2"])
+    found = sparse_mlp(jnp.asarray(arrays["x"]), one, other, engine="cpu")
+    np.testing.assert_array_equal(found, sparse_mlp(arrays["x"], first, second, engine="cpu"))

@@ -29,7 +29,8 @@ MOST_NEIGHBOURS = 32
 NARROWEST_FUSED = 8
 """Side of the narrowest block of a kernel that the pair of layers with pruned operands takes."""
 MOST_ROWS = 64
-"""That the same pair computes at once at least: whole blocks of both layers' activations."""
+"""That the same pair computes at once at least: whole blocks of both layers' activations, and whole
+samples where gradients are rescaled."""
 MOST_WEIGHTS = 600_000
 """Of a kernel with which the pair was measured to beat its two layers, one after the other, where
 activations are pruned: 2 cores of an AMD EPYC, 8192 rows (of 2048 a whole 384x1536 does not), 8x8

@@ -69,26 +69,43 @@ void keep_in_rows(const T* from, int64_t from_stride, int64_t n_rows, int64_t co
   }
 }
 
+// The same of one sample; what is kept of a column is multiplied by what was lost of it, rounded to
+// T: the sum of all magnitudes over that of the kept ones, 1 where that is zero.
+template <typename T>
+void keep_in_sample(const T* from, int64_t from_stride, int64_t n_rows, int64_t columns,
+                    Neighbours kept, T* to, int64_t to_stride) {
+  thread_local Buffer buffer;
+  float* whole = buffer.at_least(2 * columns);
+  float* part = whole + columns;
+  const auto add_magnitudes = [&](const T* rows, int64_t stride, float* sums) {
+    std::fill(sums, sums + columns, 0.0f);
+    for (int64_t r = 0; r < n_rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) sums[c] += std::abs(widen(rows[r * stride + c]));
+    }
+  };
+  add_magnitudes(from, from_stride, whole);
+  keep_in_rows(from, from_stride, n_rows, columns, kept, to, to_stride);
+  add_magnitudes(to, to_stride, part);
+  for (int64_t c = 0; c < columns; ++c) part[c] = part[c] > 0 ? rounded<T>(whole[c] / part[c]) : 1.0f;
+  for (int64_t r = 0; r < n_rows; ++r) {
+    T* row = to + r * to_stride;
+    for (int64_t c = 0; c < columns; ++c) narrow(widen(row[c]) * part[c], row + c);
+  }
+}
+
 // dy and result [rows, out]; m divides out. With positions > 0, which divides the rows, they belong
-// to samples of so many, and what is kept is rescaled by `find_factors`.
+// to samples of so many, which are rescaled.
 template <typename T>
 void keep_features(const Pool& pool, const T* dy, int64_t rows, int64_t out, Neighbours kept,
                    int64_t positions, T* result) {
-  constexpr int64_t kRows = 128;
+  const int64_t height = positions > 0 ? positions : 128;
   expect_writes(result, rows * out * sizeof(T));
-  Buffer buffer;
-  float* factors = nullptr;
-  if (positions > 0) {
-    factors = buffer.at_least(rows / positions * out);
-    find_factors(pool, dy, rows / positions, positions, out, kept, factors);
-  }
-  parallel_for(pool, ceil_div(rows, kRows), [&](int64_t task) {
-    const int64_t first = task * kRows, n_rows = std::min(kRows, rows - first);
-    keep_in_rows(dy + first * out, out, n_rows, out, kept, result + first * out, out);
-    for (int64_t r = first; factors && r < first + n_rows; ++r) {
-      const float* factor = factors + r / positions * out;
-      T* row = result + r * out;
-      for (int64_t c = 0; c < out; ++c) narrow(widen(row[c]) * factor[c], row + c);
+  parallel_for(pool, ceil_div(rows, height), [&](int64_t task) {
+    const int64_t place = task * height * out, n_rows = std::min(height, rows - task * height);
+    if (positions > 0) {
+      keep_in_sample(dy + place, out, n_rows, out, kept, result + place, out);
+    } else {
+      keep_in_rows(dy + place, out, n_rows, out, kept, result + place, out);
     }
   });
 }

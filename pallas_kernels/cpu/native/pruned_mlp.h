@@ -209,8 +209,8 @@ inline void add_kept_outer(const Summed& summed, const PanelBlocks& blocks, cons
   }
 }
 
-// Adds the sums over `height` rows of columns [0, n) to a row of sums.
-inline void add_rows(const float* rows, int64_t stride, int64_t height, int64_t n, float* sums) {
+// Writes the sums over `height` rows of columns [0, n).
+inline void sum_rows(const float* rows, int64_t stride, int64_t height, int64_t n, float* sums) {
   std::fill(sums, sums + n, 0.0f);
   for (int64_t r = 0; r < height; ++r) {
     for (int64_t c = 0; c < n; ++c) sums[c] += rows[r * stride + c];
@@ -234,12 +234,12 @@ inline void add_pooled_outer(const Summed& summed, const Pruning& windows, int64
   const float share = 1.0f / (windows.height * windows.width);
   for (int64_t i = 0; i < n_windows; ++i) {
     const int64_t first = i * windows.height;
-    add_rows(a + first * a_stride, a_stride, windows.height, grid.in, row);
+    sum_rows(a + first * a_stride, a_stride, windows.height, grid.in, row);
     for (int64_t j = 0; j < n_means; ++j) {
       const float* from = row + j * windows.width;
       means[i * mean_stride + j] = share * std::accumulate(from, from + windows.width, 0.0f);
     }
-    add_rows(b + first * b_stride, b_stride, windows.height, grid.out, b_sums + i * sum_stride);
+    sum_rows(b + first * b_stride, b_stride, windows.height, grid.out, b_sums + i * sum_stride);
   }
   const Segment all{0, 0};
   Tile tile{};
@@ -282,28 +282,13 @@ inline void spread_pooled(const Summed& summed, const Pruning& windows, float* s
 // Keeps the largest neighbours in the rows of a panel, whole samples of them where it rescales.
 inline void keep_in_panel(const Pruning& pruning, float* panel, int64_t stride, int64_t n_rows,
                           int64_t columns) {
-  if (!pruning.gradient.m) return;
-  if (!pruning.positions) {
-    return keep_in_rows(panel, stride, n_rows, columns, pruning.gradient, panel, stride);
+  const Neighbours kept = pruning.gradient;
+  if (kept.m == 0) return;
+  if (pruning.positions == 0) {
+    return keep_in_rows(panel, stride, n_rows, columns, kept, panel, stride);
   }
-  thread_local Buffer buffer;
-  float* whole = buffer.at_least(2 * columns);
-  float* part = whole + columns;
-  const auto add_magnitudes = [&](const float* rows, float* sums) {
-    std::fill(sums, sums + columns, 0.0f);
-    for (int64_t r = 0; r < pruning.positions; ++r) {
-      for (int64_t c = 0; c < columns; ++c) sums[c] += std::abs(rows[r * stride + c]);
-    }
-  };
-  for (int64_t first = 0; first < n_rows; first += pruning.positions) {
-    float* rows = panel + first * stride;
-    add_magnitudes(rows, whole);
-    keep_in_rows(rows, stride, pruning.positions, columns, pruning.gradient, rows, stride);
-    add_magnitudes(rows, part);
-    for (int64_t c = 0; c < columns; ++c) part[c] = part[c] > 0 ? whole[c] / part[c] : 1.0f;
-    for (int64_t r = 0; r < pruning.positions; ++r) {
-      for (int64_t c = 0; c < columns; ++c) rows[r * stride + c] *= part[c];
-    }
+  for (float* rows = panel; rows < panel + n_rows * stride; rows += pruning.positions * stride) {
+    keep_in_sample(rows, stride, pruning.positions, columns, kept, rows, stride);
   }
 }
 
