@@ -134,14 +134,11 @@ def assert_alike(found: dict[str, Any], want: dict[str, Any], share: float) -> N
     activation=(
         None,
         BLOCKS,
-        ActivationPruning((4, 16), 0.5),
         ActivationPruning((16, 32), 0.4),
         MEANS,
-        ActivationPooling((1, 4)),
-        ActivationPooling((8, 16)),
     ),
     gradient=(GradientPruning(2, 4), GradientPruning(1, 8, "rescaled"), None),
-    masked=("none", "first", "both", "second"),
+    masked=("none", "both", "second"),
     backward=("masked", "straight_through"),
     around=(
         (True, "both", True),
