@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pallas_kernels import Phase, SparseLayer, Weights, dense
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import calls, pair_calls
 from sparsemlp import BlockMask
 from sparsemlp.blocks import Block
 from sparsemlp.gelu import gelu
@@ -146,8 +146,8 @@ def _native_mlp(layer: SparseLayer, *, straight_through: bool = False) -> Callab
 
     def pair(kept: Array, x: Array, dy: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Any:
         weights = (Weights(w1, b1, kept), Weights(w2, b2, kept))
-        y = calls.mlp(x, weights, layers, residual=True)
-        return y, calls.mlp_gradients(
+        y = pair_calls.mlp(x, weights, layers, residual=True)
+        return y, pair_calls.mlp_gradients(
             x, dy, weights, layers, residual=True, straight_through=straight_through
         )
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.cpu import calls, library
+from pallas_kernels.cpu import calls, library, pair_calls
 from pallas_kernels.cpu.build import BuildError
 from pallas_kernels.cpu.crossover import hands_over, pays
 from pallas_kernels.engine import Engine
@@ -172,7 +172,7 @@ class Cpu(Engine):
         residual: bool,
     ) -> Float[Array, "*batch out"]:
         """`y = gelu(x (W1 * M1) + b1) (W2 * M2) + b2`, and x on top if `residual`."""
-        return calls.mlp(x, weights, layers, residual)
+        return pair_calls.mlp(x, weights, layers, residual)
 
     def mlp_gradients(
         self,
@@ -183,7 +183,7 @@ class Cpu(Engine):
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """The gradients of x and of both layers; the hidden units are computed again from x."""
-        return calls.mlp_gradients(x, dy, weights, layers, residual)
+        return pair_calls.mlp_gradients(x, dy, weights, layers, residual)
 
     def fuses_straight_through(self, first: SparseLayer, second: SparseLayer) -> bool:
         """The same pairs as with the masked backward."""
@@ -198,7 +198,7 @@ class Cpu(Engine):
         residual: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights]]:
         """The gradients of x, and of all blocks of both layers' kernels."""
-        return calls.mlp_gradients(x, dy, weights, layers, residual, straight_through=True)
+        return pair_calls.mlp_gradients(x, dy, weights, layers, residual, straight_through=True)
 
     def fuses_pruned(
         self, layers: tuple[SparseLayer, SparseLayer], pruning: tuple[Pruning, Pruning]
@@ -247,7 +247,7 @@ class Cpu(Engine):
         residual: bool,
     ) -> tuple[Float[Array, "*batch out"], list[Float[Array, "_ _"] | None]]:
         """The pair, with the norms of the blocks of its activations taken where they are made."""
-        return calls.pruned_mlp(x, weights, scales, layers, pruning, residual)
+        return pair_calls.pruned_mlp(x, weights, scales, layers, pruning, residual)
 
     def pruned_mlp_gradients(
         self,
@@ -262,7 +262,7 @@ class Cpu(Engine):
         straight_through: bool,
     ) -> tuple[Float[Array, "*batch in"], tuple[Weights, Weights], Scales]:
         """The gradients; activations are computed again, and their dropped blocks passed over."""
-        return calls.pruned_mlp_gradients(
+        return pair_calls.pruned_mlp_gradients(
             x, dy, weights, scales, kept, layers, pruning, residual, straight_through
         )
 

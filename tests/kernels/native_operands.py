@@ -9,7 +9,7 @@ import numpy as np
 import reference_mlp
 
 from pallas_kernels import SparseLayer, Weights
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import calls, pair_calls
 from pallas_kernels.layout import dense_mask
 
 
@@ -77,8 +77,8 @@ def draw_mlp(
 
 def value_and_gradients(made: Mlp, x: Any, dy: Any, weights: Any) -> dict[str, jax.Array]:
     """Result and gradients by name; None for that of an absent bias."""
-    y = calls.mlp(x, weights, made.layers, made.residual)
-    dx, (first, second) = calls.mlp_gradients(x, dy, weights, made.layers, made.residual)
+    y = pair_calls.mlp(x, weights, made.layers, made.residual)
+    dx, (first, second) = pair_calls.mlp_gradients(x, dy, weights, made.layers, made.residual)
     gradients = {"dw1": first.kernel, "db1": first.bias, "dw2": second.kernel, "db2": second.bias}
     return {"y": y, "dx": dx, **gradients}
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "mlp_handlers.h"
-#include "pruned_mlp.h"
+#include "pruned_mlp_gradient.h"
 
 namespace sparsemlp {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "check_pruned.h"
-#include "pruned_mlp.h"
+#include "pruned_mlp_gradient.h"
 
 namespace sparsemlp {
 

@@ -10,7 +10,7 @@ import pytest
 from native import needs_native
 from native_operands import assert_right, draw_mlp, value_and_gradients
 
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import pair_calls
 
 pytestmark = needs_native
 
@@ -42,10 +42,10 @@ def test_mapping_an_mlp_over_x_alone_is_a_longer_batch():
     _, _, x, _, weights = made
 
     def mapped(x: Any, weights: Any) -> Any:
-        return jax.vmap(lambda row: calls.mlp(row, weights, made.layers, made.residual))(x)
+        return jax.vmap(lambda row: pair_calls.mlp(row, weights, made.layers, made.residual))(x)
 
     found = jax.jit(mapped)(x, weights)
-    together = calls.mlp(x, weights, made.layers, made.residual)
+    together = pair_calls.mlp(x, weights, made.layers, made.residual)
     np.testing.assert_array_equal(found, together)
     program = str(jax.make_jaxpr(mapped)(x, weights))
     assert "ffi_call" in program
@@ -75,7 +75,7 @@ def test_gradients_that_are_mapped_over_dy_alone_share_the_layers():
     dys = jnp.stack([made.dy, 2 * made.dy])
 
     def of(dy: jax.Array) -> Any:
-        return calls.mlp_gradients(made.x, dy, made.weights, made.layers, made.residual)
+        return pair_calls.mlp_gradients(made.x, dy, made.weights, made.layers, made.residual)
 
     found = jax.jit(jax.vmap(of))(dys)
     for index in range(2):
