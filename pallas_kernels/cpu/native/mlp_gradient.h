@@ -1,33 +1,14 @@
 // The gradients of the two layers of mlp.h, from x and dy alone.
 #pragma once
 
-#include <numeric>
-
 #include "mlp.h"
+#include "outer.h"
 
 namespace sparsemlp {
 
 template <typename T>
 struct MlpGradients {
   T *dx, *dw1, *db1, *dw2, *db2;
-};
-
-// The blocks of a kernel's gradient: the kept ones, or with straight-through gradients all.
-struct Summed {
-  std::vector<int32_t> ids;  // of all, else empty
-  Kept kept;
-  std::vector<char> live;  // those that are summed; the others are zero or found by add_constants
-
-  Summed(const Kept& of_product, bool all) : kept(of_product) {
-    if (!all) return;
-    ids.resize(kept.grid.down() * kept.grid.across());
-    std::iota(ids.begin(), ids.end(), 0);
-    kept.ids = ids.data();
-    kept.n = static_cast<int64_t>(ids.size());
-  }
-  Summed(const Summed&) = delete;
-
-  int64_t n_floats() const { return kept.n * kept.grid.cols * round_up(kept.grid.rows, kLanes); }
 };
 
 // Every hidden unit takes part, constant or not, and every kept block.
@@ -83,36 +64,6 @@ struct MlpSums {
   int64_t first, second, hidden, out;  // floats of dW1's blocks, dW2's blocks, db1, db2
   int64_t size() const { return first + second + hidden + out; }
 };
-
-// Adds A^T B of a panel to the sums of blocks: A [rows, in of the grid], B [rows, out].
-inline void add_outer(const Summed& summed, int64_t n_rows, const float* a, int64_t a_stride,
-                      const float* b, int64_t b_stride, float* sums) {
-  const Kept& kept = summed.kept;
-  const Grid& grid = kept.grid;
-  const int64_t stride = round_up(grid.rows, kLanes);
-  const int64_t height = ceil_div(grid.cols, ceil_div(grid.cols, kTileRows));
-  const Segment all{0, 0};
-  Tile tile{};
-  tile.segments = &all;
-  tile.n_segments = 1;
-  tile.depth = n_rows;
-  tile.a_stride = a_stride;
-  tile.b_stride = b_stride;
-  tile.out_stride = stride;
-  tile.finish = Finish::kAdd;
-  for (int64_t s = 0; s < kept.n; ++s) {
-    if (!summed.live[s]) continue;
-    float* to = sums + s * grid.cols * stride;
-    for (int64_t c = 0; c < grid.rows; c += 2 * kLanes) {
-      tile.b = b + kept.across(s) * grid.rows + c;
-      for (int64_t r = 0; r < grid.cols; r += height) {
-        tile.a = a + kept.down(s) * grid.cols + r;
-        tile.out = to + r * stride + c;
-        run<Order::kDepthMajor>(tile, std::min(height, grid.cols - r), grid.rows - c);
-      }
-    }
-  }
-}
 
 // How rows are shared out; a function of shapes alone.
 struct Slices {
@@ -207,7 +158,7 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
         if (live.computed[o]) expand.write(o, x_panel, x_rows.stride(), n_rows, units, stride);
       }
       hidden.activate(n_rows, units, slopes);
-      add_outer(second, n_rows, units, stride, dy_panel, dy_rows.stride(), dw2);
+      add_outer(second, PanelBlocks(n_rows, g2.in), units, stride, dy_panel, dy_rows.stride(), dw2);
       for (int64_t d = 0; d < g2.down(); ++d) {
         if (contract_back.has(d)) {
           contract_back.write(d, dy_panel, dy_rows.stride(), n_rows, dh, stride);
@@ -226,7 +177,7 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
         }
         sum_columns(dh + o * g1.rows, stride, n_rows, g1.rows, db1 + o * g1.rows);
       }
-      add_outer(first, n_rows, x_panel, x_rows.stride(), dh, stride, dw1);
+      add_outer(first, PanelBlocks(n_rows, g1.in), x_panel, x_rows.stride(), dh, stride, dw1);
       sum_columns(dy_panel, dy_rows.stride(), n_rows, g2.out, db2);
       for (int64_t d = 0; d < g1.down(); ++d) {
         expand_back.emit(d, dh, stride, n_rows, to.dx + begin * g1.in, g1.in,

@@ -9,7 +9,10 @@
 // computed again, a panel of rows at a time, and their dropped blocks are passed over.
 #pragma once
 
+#include <numeric>
+
 #include "largest_blocks.h"
+#include "mlp_gradient.h"
 #include "pruned_outer.h"
 
 namespace sparsemlp {

@@ -78,8 +78,10 @@ void pruned_mlp_gradients(const Pool& pool, const PrunedMlp<T>& pruned, const Co
     if (pruning.takes_means()) {
       return add_pooled_outer(summed, pruning, n_rows, a, a_stride, b, b_stride, to);
     }
-    add_kept_outer(summed, {pruning, kept, begin, n_rows, a_stride, b_stride}, a, a_stride, b,
-                   b_stride, to);
+    const PanelBlocks blocks = pruning.takes_blocks()
+                                   ? kept_in_panel(kept, begin, n_rows, a_stride, b_stride)
+                                   : PanelBlocks(n_rows, summed.kept.grid.in);
+    add_outer(summed, blocks, a, a_stride, b, b_stride, to);
   };
 
   parallel_for(pool, slices.n, [&](int64_t slice) {

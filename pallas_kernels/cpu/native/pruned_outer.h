@@ -2,11 +2,9 @@
 // blocks are passed over, or the means of windows take the place of the rows and columns in them.
 #pragma once
 
-#include <numeric>
-
 #include "compact.h"
-#include "mlp_gradient.h"
 #include "neighbours.h"
+#include "outer.h"
 
 namespace sparsemlp {
 
@@ -22,69 +20,24 @@ struct Pruning {
   bool takes_means() const { return height > 0 && pools; }
 };
 
-// The kept blocks in a panel of an activation by their column of blocks, as segments of tiles; or,
-// where nothing is pruned, all of the panel as one.
-struct PanelBlocks {
-  int64_t depth, width;
-  std::vector<int64_t> begin;
-  std::vector<Segment> segments;
-
-  PanelBlocks(const Pruning& pruning, const Compact& kept, int64_t first_row, int64_t n_rows,
-              int64_t a_stride, int64_t b_stride)
-      : depth(n_rows), width(std::max<int64_t>(1, kept.in)) {
-    if (!pruning.takes_blocks()) {
-      begin = {0, 1};
-      segments = {{0, 0}};
-      return;
-    }
-    depth = kept.height;
-    width = kept.width;
-    const int64_t first = kept.from(first_row), last = kept.from(first_row + n_rows);
-    const int64_t first_id = first_row / kept.height * kept.across();
-    begin.assign(kept.across() + 1, 0);
-    segments.resize(last - first);
-    for (int64_t s = first; s < last; ++s) ++begin[(kept.ids[s] - first_id) % kept.across() + 1];
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    std::vector<int64_t> next(begin);
-    for (int64_t s = first; s < last; ++s) {
-      const int64_t place = kept.ids[s] - first_id, row = place / kept.across() * kept.height;
-      segments[next[place % kept.across()]++] = {row * a_stride, row * b_stride};
-    }
+// The kept blocks in a panel of an activation.
+inline PanelBlocks kept_in_panel(const Compact& kept, int64_t first_row, int64_t n_rows,
+                                 int64_t a_stride, int64_t b_stride) {
+  PanelBlocks blocks(kept.height, kept.width);
+  const int64_t first = kept.from(first_row), last = kept.from(first_row + n_rows);
+  const int64_t first_id = first_row / kept.height * kept.across();
+  blocks.begin.assign(kept.across() + 1, 0);
+  blocks.segments.resize(last - first);
+  for (int64_t s = first; s < last; ++s) {
+    ++blocks.begin[(kept.ids[s] - first_id) % kept.across() + 1];
   }
-};
-
-// Adds A'^T B of a panel to the sums of a kernel's blocks: A' [rows, in], B [rows, out].
-inline void add_kept_outer(const Summed& summed, const PanelBlocks& blocks, const float* a,
-                           int64_t a_stride, const float* b, int64_t b_stride, float* sums) {
-  const Kept& kept = summed.kept;
-  const Grid& grid = kept.grid;
-  const int64_t stride = round_up(grid.rows, kLanes);
-  Tile tile{};
-  tile.depth = blocks.depth;
-  tile.a_stride = a_stride;
-  tile.b_stride = b_stride;
-  tile.out_stride = stride;
-  tile.finish = Finish::kAdd;
-  for (int64_t s = 0; s < kept.n; ++s) {
-    float* to = sums + s * grid.cols * stride;
-    const int64_t first = kept.down(s) * grid.cols, last = first + grid.cols;
-    for (int64_t i = first, end; i < last; i = end) {
-      const int64_t column = i / blocks.width;
-      end = std::min(last, (column + 1) * blocks.width);
-      tile.segments = blocks.segments.data() + blocks.begin[column];
-      tile.n_segments = blocks.begin[column + 1] - blocks.begin[column];
-      if (tile.n_segments == 0) continue;
-      const int64_t height = ceil_div(end - i, ceil_div(end - i, kTileRows));
-      for (int64_t c = 0; c < grid.rows; c += 2 * kLanes) {
-        tile.b = b + kept.across(s) * grid.rows + c;
-        for (int64_t r = i; r < end; r += height) {
-          tile.a = a + r;
-          tile.out = to + (r - first) * stride + c;
-          run<Order::kDepthMajor>(tile, std::min(height, end - r), grid.rows - c);
-        }
-      }
-    }
+  std::partial_sum(blocks.begin.begin(), blocks.begin.end(), blocks.begin.begin());
+  std::vector<int64_t> next(blocks.begin);
+  for (int64_t s = first; s < last; ++s) {
+    const int64_t place = kept.ids[s] - first_id, row = place / kept.across() * kept.height;
+    blocks.segments[next[place % kept.across()]++] = {row * a_stride, row * b_stride};
   }
+  return blocks;
 }
 
 // Writes the sums over `height` rows of columns [0, n).
