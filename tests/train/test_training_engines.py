@@ -11,7 +11,7 @@ import pytest
 from native import needs_native
 
 from pallas_kernels import ENGINES, Reference
-from pallas_kernels.cpu import calls
+from pallas_kernels.cpu import calls, pair_calls
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.settings import resolve
@@ -134,16 +134,17 @@ def test_the_masks_of_the_epoch_change(expected):
 
 def test_native_training_stays_with_the_reference(expected, tolerance, monkeypatch):
     traced = []
-    for name in ("multiply", "gradient", "mlp", "mlp_gradients"):
-        kernel = getattr(calls, name)
+    of_one, of_two = ("multiply", "gradient"), ("mlp", "mlp_gradients")
+    for module, name in [(calls, n) for n in of_one] + [(pair_calls, n) for n in of_two]:
+        kernel = getattr(module, name)
 
         def counted(*arguments: Any, kernel: Any = kernel, name: str = name, **options: Any) -> Any:
             traced.append(name)
             return kernel(*arguments, **options)
 
-        monkeypatch.setattr(calls, name, counted)
+        monkeypatch.setattr(module, name, counted)
     found = train(program_of("cpu"))
-    assert set(traced) == {"multiply", "gradient", "mlp", "mlp_gradients"}
+    assert set(traced) == {*of_one, *of_two}
     assert_together(found, expected, tolerance)
 
 
