@@ -63,6 +63,7 @@ class EngineOfPairs:
         layers: tuple[SparseLayer, SparseLayer],
         pruning: tuple[Pruning, Pruning],
         straight_through: bool,
+        n_rows: int,
     ) -> bool:
         """Whether they are expected to be faster than one layer after the other, by measurement."""
         return False

@@ -83,6 +83,7 @@ def choose_pruned(
     layers: tuple[SparseLayer, SparseLayer],
     pruning: tuple[Pruning, Pruning],
     straight_through: bool,
+    n_rows: int,
 ) -> Engine | None:
     """The engine that computes two layers with pruned operands in one go, if one does.
 
@@ -93,6 +94,7 @@ def choose_pruned(
       layers: the two layers.
       pruning: what of their activations and their outputs' gradients is pruned.
       straight_through: whether the kernels' gradients are those of whole kernels.
+      n_rows: rows of x.
 
     Raises:
       InputError: as for `choose_engine`.
@@ -100,7 +102,7 @@ def choose_pruned(
     engine = choose_unmasked(name, layers[0].kernel_shape, layers[0].dtype)
     if not engine.fuses_pruned(layers, pruning):
         return None
-    pays = name != "auto" or engine.pays_pruned(layers, pruning, straight_through)
+    pays = name != "auto" or engine.pays_pruned(layers, pruning, straight_through, n_rows)
     return engine if pays else None
 
 

@@ -1,5 +1,8 @@
 """Two layers with a GELU between them whose activations or gradients are pruned, in one go.
 
+The rules are those of Barley & Fröning (arXiv 2311.16883, 2409.11902) for activations and of SDGP
+for gradients, as `activations.py` and `gradient_pruning.py` have them for one layer.
+
 The backward pass is given x and the ids of the kept blocks of both activations, nothing else: it
 computes the activations again, a few rows at a time, and passes over what was dropped of them.
 """
@@ -98,7 +101,8 @@ def _fusion(
         return None
     layers, pruning = (one.layer, other.layer), (one.pruning, other.pruning)
     straight_through = backwards == {"straight_through"}
-    chosen = choose_pruned(engine, layers, pruning, straight_through)
+    n_rows = math.prod(x.shape[:-1])
+    chosen = choose_pruned(engine, layers, pruning, straight_through, n_rows)
     if chosen is None:
         return None
     n_kept = (one.n_kept, other.n_kept)

@@ -16,6 +16,7 @@ from sparsemlp import (
 )
 from sparsemlp.layer import Linear
 from sparsemlp.mlp import sparse_mlp
+from sparsemlp.rules import Backward
 
 IN, HIDDEN = 32, 64
 BLOCKS, MEANS = ActivationPruning((8, 8), 0.7), ActivationPooling((2, 2))
@@ -29,7 +30,7 @@ class Case:
     gradient: GradientPruning | None = None
     masked: str = "both"
     block: tuple[int, int] = (16, 8)
-    backward: str = "masked"
+    backward: Backward = "masked"
     with_bias: bool = True
     scales: str = "both"
     residual: bool = True
@@ -69,7 +70,7 @@ class Case:
                 arrays[f"w{index}"],
                 arrays.get(f"b{index}"),
                 mask,
-                self.backward,  # pyright: ignore[reportArgumentType]
+                self.backward,
                 self.activation,
                 self.gradient,
             )

@@ -77,7 +77,9 @@ def test_blocks_that_do_not_divide_are_refused_as_by_one_layer():
         value_and_gradients(case.draw(), gradient_of(case), case, "cpu")
 
 
-def takes(n_in: int, ratio: float, backward: Any = "masked", **rule: Any) -> bool:
+def takes(
+    n_in: int, ratio: float, backward: Any = "masked", n_samples: int = 64, **rule: Any
+) -> bool:
     """Whether `auto` does, of n_in to 4 n_in features and back and 32x32 blocks of both kernels."""
 
     def call(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
@@ -86,7 +88,7 @@ def takes(n_in: int, ratio: float, backward: Any = "masked", **rule: Any) -> boo
         )
         return sparse_mlp(x, first, second)
 
-    shapes = ((64, 64, n_in), (n_in, 4 * n_in), (4 * n_in, n_in))
+    shapes = ((n_samples, 64, n_in), (n_in, 4 * n_in), (4 * n_in, n_in))
     operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     return "sparsemlp_pruned_mlp" in str(jax.make_jaxpr(call)(*operands))
 
@@ -94,7 +96,8 @@ def takes(n_in: int, ratio: float, backward: Any = "masked", **rule: Any) -> boo
 def test_auto_takes_it_where_little_of_both_kernels_is_kept():
     assert takes(64, 0.0, activation=BLOCKS)
     assert takes(64, 0.8, "straight_through", activation=BLOCKS)
-    assert takes(384, 0.0, activation=BLOCKS)
+    assert not takes(384, 0.0, activation=BLOCKS)
+    assert takes(384, 0.0, n_samples=128, activation=BLOCKS)
     assert takes(384, 0.8, activation=BLOCKS)
     assert not takes(768, 0.0, activation=BLOCKS)
     assert not takes(384, 0.8, "straight_through", activation=BLOCKS)

@@ -31,10 +31,10 @@ NARROWEST_FUSED = 8
 MOST_ROWS = 64
 """That the same pair computes at once at least: whole blocks of both layers' activations, and whole
 samples where gradients are rescaled."""
-MOST_WEIGHTS = 600_000
+MOST_WEIGHTS, MOST_WEIGHTS_OF_MANY_ROWS, MANY_ROWS = 1 << 19, 600_000, 8192
 """Of a kernel with which the pair was measured to beat its two layers, one after the other, where
-activations are pruned: 2 cores of an AMD EPYC, 8192 rows (of 2048 a whole 384x1536 does not), 8x8
-blocks at 0.5 and 0.8. Much less is kept for the backward pass besides."""
+activations are pruned, and with so many rows: a whole 384x1536 does with 8192 rows, not with 2048.
+2 cores of an AMD EPYC, 8x8 blocks at 0.5 and 0.8."""
 MOST_WEIGHTS_BESIDE_DW = 1 << 17
 """The same where gradients of neighbours alone are pruned, 2:4, or dW is that of a whole kernel."""
 _REFERENCE = Reference()
@@ -220,13 +220,14 @@ class Cpu(Engine):
         layers: tuple[SparseLayer, SparseLayer],
         pruning: tuple[Pruning, Pruning],
         straight_through: bool,
+        n_rows: int,
     ) -> bool:
         """Where what a panel of rows takes of both kernels was measured to be little enough.
 
         That is their kept weights, and with straight-through gradients all of them. Measured with
         32x32 blocks of 64x256, 384x1536 and 768x3072, with and without masks.
         """
-        most = MOST_WEIGHTS
+        most = MOST_WEIGHTS if n_rows < MANY_ROWS else MOST_WEIGHTS_OF_MANY_ROWS
         if straight_through or not any(own.activation for own in pruning):
             most = MOST_WEIGHTS_BESIDE_DW
         taken = [

@@ -16,7 +16,7 @@ def test_the_reference_fuses_nothing():
     assert not engine.fuses(*pair)
     assert not engine.fuses_straight_through(*pair)
     assert not engine.fuses_pruned(pair, pruning)
-    assert not engine.pays_pruned(pair, pruning, straight_through=False)
+    assert not engine.pays_pruned(pair, pruning, straight_through=False, n_rows=1)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -27,7 +27,10 @@ def by_definition(dy: jax.Array, kernel: jax.Array) -> np.ndarray:
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_kernel_over_rows_takes_mapped_axes_as_more_rows(depth):
     call = over_rows("sparsemlp_pruned", (5, 3), PRUNED)
-    mapped = lambda dy, kernel: call(dy, kernel)[0]  # noqa: E731
+
+    def mapped(dy: jax.Array, kernel: jax.Array) -> jax.Array:
+        return call(dy, kernel)[0]
+
     for _ in range(depth):
         mapped = jax.vmap(mapped, in_axes=(0, None))
     dy, kernel = draw(*(2, 4)[:depth], 5, 6), draw(3, 6)

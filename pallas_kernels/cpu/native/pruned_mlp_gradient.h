@@ -101,8 +101,7 @@ void pruned_mlp_gradients(const Pool& pool, const PrunedMlp<T>& pruned, const Co
       float* dh = dh_buffer.at_least((n_rows + 1) * stride);
       const T *x_rows = x + begin * in, *dy_rows = dy + begin * out;
       scale_rows(x_rows, in, n_rows, in, scale.data(), shift.data(), a, a_stride);
-      scale_rows(dy_rows, out, n_rows, out, after.data(), static_cast<float*>(nullptr), dz,
-                 dz_stride);
+      scale_rows(dy_rows, out, n_rows, out, after.data(), nullptr, dz, dz_stride);
       for (int64_t o = 0; o < g1.across(); ++o) {
         if (live.computed[o]) expand.write(o, a, a_stride, n_rows, units, stride);
       }
