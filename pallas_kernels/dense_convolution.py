@@ -3,6 +3,11 @@
 Images are `[batch, height, width, channels]`, kernels `[height, width, in, out]`. Nothing is
 unfolded: XLA has a convolution for each of the three, and at stride 1 the kernel's gradient is also
 a product of pixels for each position of the kernel.
+
+XLA has fast convolutions for processors where the operands' axes are in the order of `product`, and
+brings others to it, but not inside a loop, as a program of training steps is (jaxlib 0.12.0): there
+a step of ResNet-9 takes 35 times as long. So here the two gradients are written in that order for
+processors; for GPUs they are what XLA knows as gradients.
 """
 
 import dataclasses
@@ -46,13 +51,7 @@ def product(
     geometry: Geometry,
 ) -> Float[Array, "batch new_height new_width out"]:
     """`y[b, p, q, o] = sum_ijc kernel[i, j, c, o] x[b, p s + i - low, q s + j - low, c]`."""
-    return jax.lax.conv_general_dilated(
-        x,
-        kernel,
-        geometry.strides,
-        geometry.padding,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
+    return _convolution(x, kernel, geometry.strides, geometry.padding)
 
 
 def input_gradient(
@@ -62,9 +61,62 @@ def input_gradient(
     geometry: Geometry,
 ) -> Float[Array, "batch height width in"]:
     """The gradient of x, whose images are of the size `image`, from that of y."""
+    if jax.default_backend() == "cpu":
+        return _input_gradient_by_residues(dy, kernel, image, geometry)
     shape = (dy.shape[0], *image, kernel.shape[2])
     (dx,) = jax.linear_transpose(lambda x: product(x, kernel, geometry), _alike(dy, shape))(dy)
     return dx
+
+
+def _input_gradient_by_residues(
+    dy: Array, kernel: Array, image: tuple[int, int], geometry: Geometry
+) -> Array:
+    """The gradient of x by a convolution of stride 1 for each residue of a pixel by the strides.
+
+    Each has the positions of the kernel alone that reach such pixels. Dilated, dy would be
+    multiplied by all of them and be mostly zeros: at stride 2, four times the arithmetic.
+    """
+    missing = [max(0, s - n) for s, n in zip(geometry.strides, kernel.shape[:2], strict=True)]
+    kernel = jnp.pad(kernel, ((0, missing[0]), (0, missing[1]), (0, 0), (0, 0)))
+
+    def of_residues(down: _Residue, across: _Residue) -> Array:
+        seen = kernel[down.positions, across.positions]
+        back = seen[::-1, ::-1].transpose(0, 1, 3, 2)
+        return _convolution(dy, back, padding=(down.padding, across.padding))
+
+    heights, widths = (_residues(dy, kernel, image, geometry, axis) for axis in (0, 1))
+    rows = [jnp.stack([of_residues(down, across) for across in widths], 3) for down in heights]
+    pixels = jnp.stack(rows, 2)  # [batch, height, down, width, across, in]
+    batch, height, down, width, across, n_in = pixels.shape
+    return pixels.reshape(batch, height * down, width * across, n_in)[:, : image[0], : image[1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Residue:
+    """The pixels of one residue by the stride along an axis: what of a kernel reaches them.
+
+    Attributes:
+      positions: those of the kernel.
+      padding: of dy, for as many pixels as there are of the first residue.
+    """
+
+    positions: slice
+    padding: tuple[int, int]
+
+
+def _residues(
+    dy: Array, kernel: Array, image: tuple[int, int], geometry: Geometry, axis: int
+) -> list[_Residue]:
+    """Pixel `stride a + c` meets output o at position `stride a + c + low - stride o`."""
+    stride, (low, _) = geometry.strides[axis], geometry.padding[axis]
+    n_pixels, n_outputs = -(-image[axis] // stride), dy.shape[1 + axis]
+    found = []
+    for residue in range(stride):
+        shift, first = divmod(residue + low, stride)
+        n_positions = len(range(first, kernel.shape[axis], stride))
+        padding = (n_positions - 1 - shift, n_pixels + shift - n_outputs)
+        found.append(_Residue(slice(first, None, stride), padding))
+    return found
 
 
 def kernel_gradient(
@@ -74,18 +126,44 @@ def kernel_gradient(
     geometry: Geometry,
 ) -> Float[Array, "down across in out"]:
     """The gradient of the kernel from x and that of y, by XLA's convolution or by position."""
-    if (
-        jax.default_backend() == "cpu"
-        and geometry.strides == (1, 1)
-        and x.shape[3] >= _BY_POSITION_ON_CPU
-    ):
+    if jax.default_backend() == "cpu":
         image = (x.shape[1], x.shape[2])
-        return by_position(
-            lambda seen: dense.kernel_gradient(x, seen, -1), dy, kernel_size, image, geometry
+        if geometry.strides == (1, 1) and x.shape[3] >= _BY_POSITION_ON_CPU:
+            return by_position(
+                lambda seen: dense.kernel_gradient(x, seen, -1), dy, kernel_size, image, geometry
+            )
+
+        def sides(axis: int) -> tuple[int, int]:
+            low = geometry.padding[axis][0]
+            reach = (dy.shape[1 + axis] - 1) * geometry.strides[axis]
+            return low, kernel_size[axis] + reach - image[axis] - low
+
+        channels_first, pixels_first = x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3)
+        padding = (sides(0), sides(1))
+        dw = _convolution(
+            channels_first, pixels_first, padding=padding, rhs_dilation=geometry.strides
         )
+        return dw.transpose(1, 2, 0, 3)
     shape = (*kernel_size, x.shape[3], dy.shape[3])
     (dw,) = jax.linear_transpose(lambda w: product(x, w, geometry), _alike(dy, shape))(dy)
     return dw
+
+
+def _convolution(
+    x: Array,
+    kernel: Array,
+    strides: tuple[int, int] = (1, 1),
+    padding: Padding = ((0, 0), (0, 0)),
+    rhs_dilation: tuple[int, int] = (1, 1),
+) -> Array:
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        strides,
+        padding,
+        rhs_dilation=rhs_dilation,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
 
 
 def _alike(dy: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:

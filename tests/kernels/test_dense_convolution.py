@@ -1,6 +1,7 @@
 """The three products of a convolution against unfolded images in NumPy float64."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ CASES = [
     ((3, 3), Geometry((1, 1), ((1, 1), (1, 1)))),
     ((2, 3), Geometry((1, 1), ((0, 0), (2, 1)))),
     ((3, 2), Geometry((2, 3), ((1, 0), (0, 1)))),
+    ((2, 1), Geometry((3, 2), ((2, 2), (0, 3)))),
     ((1, 1), Geometry((1, 1), ((0, 0), (0, 0)))),
 ]
 EACH = pytest.mark.parametrize(("size", "geometry"), CASES, ids=str)
@@ -62,6 +64,23 @@ def test_the_kernels_gradient_is_a_product_of_pixels_at_each_position(size, geom
     expected = unfolded.unfold(x, index).T @ np.float64(dy).reshape(-1, N_OUT)
     assert found.shape == (*size, X[3], N_OUT)
     close(found.reshape(expected.shape), expected, len(index), 10)
+
+
+@EACH
+def test_convolutions_in_loops_have_the_one_order_of_axes_that_is_fast_there(size, geometry):
+    x, kernel = normal(X, 0), normal((*size, X[3], N_OUT), 1)
+
+    def step(w, _):
+        y = dense_convolution.product(x, w, geometry)
+        dx = dense_convolution.input_gradient(y, w, X[1:3], geometry)
+        return w - dense_convolution.kernel_gradient(dx, y, size, geometry), None
+
+    loop = jax.jit(lambda w: jax.lax.scan(step, w, None, length=2)[0])
+    text = loop.lower(kernel).compile().as_text() or ""
+    found = re.findall(r" convolution\(.*dim_labels=([^\s,]+)", text)
+    if size != (1, 1):  # those are products of matrices
+        assert found
+    assert set(found) <= {"b01f_01io->b01f"}
 
 
 def test_many_channels_have_the_same_gradient_as_few():
