@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pallas_kernels import Engine, dense, dense_convolution
+from pallas_kernels import ENGINES, Engine, dense, dense_convolution
 from pallas_kernels.dense_convolution import Geometry
 from sparsemlp.engines import check_engine, choose_unmasked
 from sparsemlp.errors import InputError
@@ -53,7 +53,8 @@ def sparse_conv(
     padding is `sparse_linear` itself, along the channels, on every engine. Of a larger one the
     products with W are XLA's dense convolutions, over a masked kernel if there is a mask. At stride
     1 engine `cpu` computes dW from the kept blocks or means alone, position by position of the
-    kernel; elsewhere they are spread to the size of x for it.
+    kernel; elsewhere they are spread to the size of x for it. It also finds the largest entries of
+    dY.
 
     Args:
       x: images, channels last.
@@ -113,11 +114,11 @@ def sparse_conv(
         )
     if masked:
         check_window_engine(engine, size)
-    compact_engine = None
-    if activation is not None:
+    pruning = ENGINES["reference"]
+    if activation is not None or gradient is not None:
         shape, dtype = (kernel.shape[2], kernel.shape[3]), str(kernel.dtype)
-        compact_engine = choose_unmasked(engine, shape, dtype)
-    layer = _Layer(geometry, size, image, backward, activation, gradient, compact_engine)
+        pruning = choose_unmasked(engine, shape, dtype)
+    layer = _Layer(geometry, size, image, backward, activation, gradient, pruning)
     kept = mask.dense().reshape(kernel.shape) if mask is not None and masked else None
     return _convolve(layer, *varying_alike(x, kernel, bias, kept), rng)
 
@@ -139,7 +140,7 @@ def check_window_engine(engine: str, size: tuple[int, ...], name: str = "it") ->
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """What is static about a convolution."""
+    """What is static about a convolution; `engine` prunes x and dY and multiplies what is kept."""
 
     geometry: Geometry
     kernel_size: tuple[int, int]
@@ -147,7 +148,7 @@ class _Layer:
     backward: Backward
     activation: ActivationPruning | ActivationPooling | None
     gradient: GradientPruning | None
-    engine: Engine | None
+    engine: Engine
 
     def product(self, x: Array, kernel: Array, bias: Array | None, mask: Array | None) -> Array:
         """The output, from the masked kernel."""
@@ -158,7 +159,6 @@ class _Layer:
         """What the backward pass is given of x."""
         if self.activation is None:
             return x
-        assert self.engine is not None
         kept = compact_image(x, self.activation, self.engine)
         return x if kept is None else kept
 
@@ -166,11 +166,10 @@ class _Layer:
         """The kernel's gradient from what was kept of x."""
         if not isinstance(kept, CompactImage):
             return dense_convolution.kernel_gradient(kept, dy, self.kernel_size, self.geometry)
-        assert self.engine is not None
-        if self.geometry.strides != (1, 1) or not skips(kept, self.engine):
+        engine = self.engine
+        if self.geometry.strides != (1, 1) or not skips(kept, engine):
             x = kept.dense()
             return dense_convolution.kernel_gradient(x, dy, self.kernel_size, self.geometry)
-        engine = self.engine
         return dense_convolution.by_position(
             lambda seen: kept.kernel_gradient(seen, engine),
             dy,
@@ -206,7 +205,8 @@ def _forward(
 
 def _backward(layer: _Layer, residuals: tuple, dy: Array) -> tuple:
     kept, kernel, bias, mask, rng = residuals
-    pruned = dy if layer.gradient is None else prune_gradient(dy, layer.gradient, rng=rng)
+    rule = layer.gradient
+    pruned = dy if rule is None else prune_gradient(dy, rule, layer.engine, rng=rng)
     back = kernel if layer.backward == "dense" else _masked(kernel, mask)
     dx = dense_convolution.input_gradient(pruned, back, layer.image, layer.geometry)
     dw = _kernel_gradient(layer, kept, dy)
