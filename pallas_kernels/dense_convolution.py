@@ -40,6 +40,16 @@ class Geometry:
     strides: tuple[int, int]
     padding: Padding
 
+    def outputs(self, image: tuple[int, int], kernel_size: tuple[int, int]) -> tuple[int, int]:
+        """The size of the output of images of some size, `(height, width)`."""
+        height, width = (
+            (length + sum(sides) - size) // stride + 1
+            for length, size, stride, sides in zip(
+                image, kernel_size, self.strides, self.padding, strict=True
+            )
+        )
+        return height, width
+
     def reads_pixels_alone(self, kernel_size: tuple[int, int]) -> bool:
         """Whether every output depends on one pixel: a linear layer over the channels."""
         return kernel_size == (1, 1) and self.padding == ((0, 0), (0, 0))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense, neighbours, tuning
+from pallas_kernels.engine_of_convolutions import EngineOfConvolutions
 from pallas_kernels.engine_of_pairs import EngineOfPairs
 from pallas_kernels.layout import spread_activation
 from pallas_kernels.lists import ListedBlocks, ids_of
@@ -18,7 +19,7 @@ from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.sparse_layer import Phase, SparseLayer
 
 
-class Engine(EngineOfPairs, abc.ABC):
+class Engine(EngineOfPairs, EngineOfConvolutions, abc.ABC):
     """Computes the products of a layer from the kept blocks.
 
     `kept` is int32 `[k]`: flat ids of the kept blocks, ascending, row-major over the block grid

@@ -37,6 +37,39 @@ def choose_engine(name: str, layer: SparseLayer, phase: Phase, n_rows: int) -> E
     return able[0] if name != "auto" else next(paying, able[-1])
 
 
+def choose_convolving(name: str, layer: SparseLayer, phase: Phase) -> Engine:
+    """The engine for a product of a masked convolution that is no linear layer.
+
+    Args:
+      name: `auto`, or the name of an engine that `check_convolving` takes.
+      layer: the matrix of its kernel.
+      phase: which of its products.
+
+    Raises:
+      InputError: as for `choose_engine`.
+    """
+    able = [engine for engine in _engines_for(name, layer) if engine.convolves]
+    paying = (engine for engine in able if engine.pays_convolving(phase, layer))
+    return able[0] if name != "auto" else next(paying, able[-1])
+
+
+def check_convolving(name: str, size: tuple[int, ...], kernel: str = "it") -> None:
+    """Raises InputError unless an engine masks a convolution that is no linear layer.
+
+    Args:
+      name: `auto`, or the name of an engine.
+      size: height and width of its window.
+      kernel: what the error calls the kernel.
+    """
+    check_engine(name)
+    if name != "auto" and not ENGINES[name].convolves:
+        able = ", ".join(each for each, engine in ENGINES.items() if engine.convolves)
+        raise InputError(
+            f"engine {name!r} masks linear layers and 1x1 convolutions that neither pad nor pool; "
+            f"{kernel} is another convolution, of {size[0]}x{size[1]}: choose auto, or of {able}"
+        )
+
+
 def choose_unmasked(name: str, kernel_shape: tuple[int, int], dtype: str) -> Engine:
     """The engine for a product with a pruned activation or gradient and a whole kernel.
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import unfolded
+from native import needs_native
 
 from pallas_kernels import ENGINES
 from sparsemlp import (
@@ -78,6 +79,9 @@ def value_and_gradients(
         (False, "masked", POOLING, GRADIENT, "reference"),
         (True, "masked", None, GRADIENT, "auto"),
         (True, "masked", PRUNING, GRADIENT, "auto"),
+        (True, "masked", None, None, "reference"),
+        pytest.param(True, "masked", None, GRADIENT, "cpu", marks=needs_native),
+        pytest.param(True, "straight_through", POOLING, None, "cpu", marks=needs_native),
         (True, "dense", POOLING, GRADIENT, "auto"),
         (True, "straight_through", PRUNING, None, "auto"),
     ],
@@ -254,7 +258,7 @@ def test_wide_integers_change_nothing():
         ({"mask": jnp.ones((36, 8), bool)}, "mask of type ArrayImpl is not understood"),
         ({"x": normal(1, 2, 6, 4), "padding": 0}, "2x6 pixels is smaller than the kernel 3x3"),
         ({"engine": "fast"}, "engine 'fast' is unknown"),
-        ({"mask": MASK, "engine": "cpu"}, "engine 'cpu' masks .* of 3x3: choose auto"),
+        ({"mask": MASK, "engine": "triton"}, "'triton' masks .* of 3x3: choose auto, or of cpu"),
         ({"backward": "none"}, "backward 'none' is unknown"),
         ({"gradient": GradientPruning(2, 16)}, "2:16 does not divide the 8 entries"),
         (

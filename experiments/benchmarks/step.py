@@ -29,7 +29,7 @@ class Step:
     """The median time of a whole training step on images like CIFAR-10's."""
 
     model: str = "resmlp"
-    """resmlp or resnet9; the latter without PyTorch, and masked by reference alone."""
+    """resmlp or resnet9, the latter without PyTorch."""
     more: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """A further contender, the options of cifar10.py that it has, without their dashes:
     "ratio=0.8 activation=8x8:0.8". Give it once for each."""
@@ -63,12 +63,11 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
     )
     others = {text: _read_more(text, config) for text in options.more}
     contenders: dict[str, Contender] = {"dense": jax_steps(dataset, config)}
-    resmlp = options.model == "resmlp"
-    for engine in _engines_here(options) if resmlp else ["reference"]:
+    for engine in _engines_here(options):
         own = dataclasses.replace(config, ratio=options.ratio, engine=engine)
         contenders[f"{engine}: {masked}"] = jax_steps(dataset, own)
     contenders |= {text: jax_steps(dataset, own) for text, own in others.items()}
-    device = pytorch_device() if resmlp else None
+    device = pytorch_device() if options.model == "resmlp" else None
     if device is not None:
         contenders |= _pytorch_steps(dataset, options, masked, device)
     seconds = take_turns(contenders, options.rounds, options.steps)
@@ -89,7 +88,10 @@ def _engines_here(options: Step) -> list[str]:
     layer = SparseLayer((64, 64), parse_block(options.block), 1, -1, "float32")
     platform = jax.default_backend()
     return [
-        name for name, engine in ENGINES.items() if engine.reason_against(layer, platform) is None
+        name
+        for name, engine in ENGINES.items()
+        if engine.reason_against(layer, platform) is None
+        and (options.model == "resmlp" or engine.convolves)
     ]
 
 

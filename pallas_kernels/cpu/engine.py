@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cpu import calls, library, pair_calls
 from pallas_kernels.cpu.build import BuildError
+from pallas_kernels.cpu.convolutions import CpuConvolutions
 from pallas_kernels.cpu.crossover import hands_over, pays
 from pallas_kernels.engine import Engine
 from pallas_kernels.neighbours import Neighbours
@@ -40,7 +41,7 @@ MOST_WEIGHTS_BESIDE_DW = 1 << 17
 _REFERENCE = Reference()
 
 
-class Cpu(Engine):
+class Cpu(CpuConvolutions, Engine):
     """Computes the products of kept blocks in registers, on XLA's own thread pool.
 
     Sums are taken in float32. Results do not depend on the number of threads. A layer whose blocks

@@ -17,6 +17,9 @@ SOURCE = Path(__file__).parent / "native" / "handlers.cc"
 _HANDLERS = (
     "sparsemlp_multiply",
     "sparsemlp_gradient",
+    "sparsemlp_convolution",
+    "sparsemlp_convolution_input_gradient",
+    "sparsemlp_convolution_gradient",
     "sparsemlp_compact",
     "sparsemlp_largest_blocks",
     "sparsemlp_pruned",

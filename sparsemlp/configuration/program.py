@@ -14,10 +14,9 @@ from sparsemlp.budgets import check_budget, n_kept_globally, share_out
 from sparsemlp.configuration.mask_options import dynamics
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, augmentation, depth_and_plan
-from sparsemlp.convolution import check_window_engine
 from sparsemlp.data import LabelledImages
 from sparsemlp.distributed.parallel import data_mesh
-from sparsemlp.engines import choose_engine
+from sparsemlp.engines import check_convolving, choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import mask_shapes
 from sparsemlp.plan import Plan, all_rules
@@ -163,8 +162,7 @@ def _check_engine(program: Program, state: Any) -> None:
     windows = {path: kernel.shape for path, kernel, _ in masked_kernels(state.params, model.plan)}
     for path, mask in mask_shapes(state.params, model.plan).items():
         if len(windows[path]) > 2 and windows[path][:2] != (1, 1):
-            check_window_engine(model.engine, windows[path][:2], path)
-            continue
+            check_convolving(model.engine, windows[path][:2], path)
         dtype = str(jnp.dtype(model.dtype))
         layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
         choose_engine(model.engine, layer, "product", 1)

@@ -115,6 +115,30 @@ def straight_through_gradient() -> Call:
     return mlp_gradient().but(straight_through=True)
 
 
+def convolution() -> Call:
+    """Two images of 4x5 pixels, a kernel of 2x2x2 to 6 in blocks of 3x2: a grid of 4x2."""
+    return Call(
+        "sparsemlp_convolution",
+        {"x": ones(2, 4, 5, 2), "kernel": ones(2, 2, 2, 6), "bias": ones(6), "kept": ids(0, 2, 3)},
+        {"y": result(2, 3, 2, 6)},
+        int64s(rows=3, cols=2, stride_down=1, stride_across=2, above=0, left=0),
+    )
+
+
+def convolution_input_gradient() -> Call:
+    _, operands, _, options = convolution()
+    operands = {"dy": ones(2, 3, 2, 6), "kernel": operands["kernel"], "kept": operands["kept"]}
+    name = "sparsemlp_convolution_input_gradient"
+    return Call(name, operands, {"dx": result(2, 4, 5, 2)}, options)
+
+
+def convolution_gradient() -> Call:
+    _, operands, _, options = convolution()
+    operands = {"x": operands["x"], "dy": ones(2, 3, 2, 6), "kept": operands["kept"]}
+    results = {"dw": result(2, 2, 2, 6), "db": result(6)}
+    return Call("sparsemlp_convolution_gradient", operands, results, options)
+
+
 def pruned() -> Call:
     """A kernel [in, out] = [8, 6], the 2 largest of 3, samples of 5 rows."""
     return Call(

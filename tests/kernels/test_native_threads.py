@@ -16,6 +16,8 @@ from native import needs_native
 from native_operands import draw_mlp, products, random_ids, value_and_gradients
 
 from pallas_kernels import SparseLayer
+from pallas_kernels.cpu import convolution_calls
+from pallas_kernels.dense_convolution import Geometry
 
 pytestmark = needs_native
 
@@ -46,6 +48,16 @@ def print_results() -> None:
         run = jax.jit(functools.partial(value_and_gradients, made))
         for name, a in run(made.x, made.dy, made.weights).items():
             digits[f"mlp {name} {dtype}"] = np.asarray(a).tobytes().hex()
+        matrix = SparseLayer((144, 32), (16, 16), 7, -1, dtype)
+        kept = jnp.arange(0, 14, 2, dtype=jnp.int32)
+        geometry = Geometry((1, 1), ((1, 1), (1, 1)))
+        sizes = ((9, 14, 13, 16), (3, 3, 16, 32), (32,), (9, 14, 13, 32))
+        x, kernel, bias, dy = (jnp.asarray(rng.normal(size=size), dtype) for size in sizes)
+        y = convolution_calls.convolution(x, kernel, bias, kept, matrix, geometry)
+        dx = convolution_calls.input_gradient(dy, kernel, kept, matrix, (14, 13), geometry)
+        of_parameters = convolution_calls.gradients(x, dy, kept, matrix, (3, 3), geometry)
+        for name, a in zip(("y", "dx", "dW", "db"), (y, dx, *of_parameters), strict=True):
+            digits[f"convolution {name} {dtype}"] = np.asarray(a).tobytes().hex()
     print(json.dumps({"n_threads": n_xla_threads(), "digits": digits}))
 
 
@@ -60,7 +72,7 @@ def test_results_are_the_same_bits_with_one_thread_and_with_many():
     )
     assert one["n_threads"] == 1
     assert many["n_threads"] == min(n_cpus, 4)
-    assert len(one["digits"]) == 2 * (4 + 6)
+    assert len(one["digits"]) == 2 * (4 + 6 + 4)
     for name, digits in one["digits"].items():
         assert any(digit != "0" for digit in digits), name
         assert many["digits"][name] == digits, name

@@ -1,5 +1,6 @@
 // The kernels as XLA custom calls, on XLA's thread pool.
 #include "checks.h"
+#include "convolution_handlers.h"
 #include "dot_gradient.h"
 #include "mlp_handlers.h"
 #include "peak.h"

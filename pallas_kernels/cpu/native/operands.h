@@ -26,22 +26,10 @@ class FeatureOperands {
 
   // Brings units [first, first + n) of x into reach of `tile`, blocks of `down` marked.
   void open(int64_t first, int64_t n, const std::vector<bool>& down, Tile* tile) {
-    first_ = first;
-    n_ = n;
-    segment_ = {0, 0};
-    tile->segments = &segment_;
-    tile->n_segments = 1;
-    tile->depth = n;
-    tile->a_stride = copies_x_ ? grid_.cols : grid_.in;
-    tile->b_stride = stride_;
-    thread_local Buffer x_buffer, dy_buffer;
-    strip_ = dy_buffer.at_least(n * stride_ + kLanes);
-    if (!copies_x_) return;
-    x_copy_ = x_buffer.at_least(n * grid_.in);
-    for (int64_t k = 0; k < grid_.down(); ++k) {
+    open_units(first, n, tile);
+    for (int64_t k = 0; copies_x_ && k < grid_.down(); ++k) {
       for (int64_t r = 0; down[k] && r < n; ++r) {
-        widen_row(x_ + (first + r) * grid_.in + k * grid_.cols, grid_.cols,
-                  x_copy_ + (k * n + r) * grid_.cols);
+        widen_row(x_ + (first + r) * grid_.in + k * grid_.cols, grid_.cols, copy_of(k, r));
       }
     }
   }
@@ -60,6 +48,30 @@ class FeatureOperands {
                      : reinterpret_cast<const float*>(x_) + first_ * grid_.in + down * grid_.cols;
   }
   int64_t row_offset(int64_t row) const { return row; }
+
+ protected:
+  // For operands whose x is written by the derived class, always as copies.
+  FeatureOperands(const T* dy, const Grid& grid)
+      : x_(nullptr), dy_(dy), grid_(grid), stride_(round_up(grid.rows, kLanes)), copies_x_(true) {}
+
+  void open_units(int64_t first, int64_t n, Tile* tile) {
+    first_ = first;
+    n_ = n;
+    segment_ = {0, 0};
+    tile->segments = &segment_;
+    tile->n_segments = 1;
+    tile->depth = n;
+    tile->a_stride = copies_x_ ? grid_.cols : grid_.in;
+    tile->b_stride = stride_;
+    thread_local Buffer x_buffer, dy_buffer;
+    strip_ = dy_buffer.at_least(n * stride_ + kLanes);
+    if (copies_x_) x_copy_ = x_buffer.at_least(n * grid_.in);
+  }
+
+  // Where the copy of a unit's block `down` of x begins.
+  float* copy_of(int64_t down, int64_t unit) const {
+    return x_copy_ + (down * n_ + unit) * grid_.cols;
+  }
 
  private:
   const T *x_, *dy_;

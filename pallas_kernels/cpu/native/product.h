@@ -8,15 +8,16 @@
 
 namespace sparsemlp {
 
-// Runs a tile and writes its results for good, with `added`, laid out as out, on top unless null.
+// Runs a tile and writes its results, for good unless told otherwise, with `added`, laid out as out,
+// on top unless null.
 template <Order order, typename T>
 inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int64_t out_stride,
-                          const T* added = nullptr) {
+                          const T* added = nullptr, Finish finish = Finish::kStream) {
   if constexpr (std::is_same_v<T, float>) {
     if (columns % kLanes == 0) {
       tile.out = out;
       tile.out_stride = out_stride;
-      tile.finish = Finish::kStream;
+      tile.finish = finish;
       tile.added = added;
       if constexpr (order == Order::kDepthMajor) return run_wide<order>(tile, rows, columns);
       return run<order>(tile, rows, columns);  // two vectors at most
@@ -33,6 +34,51 @@ inline void multiply_tile(Tile tile, int64_t rows, int64_t columns, T* out, int6
   }
 }
 
+// A product of rows, lanes being outputs: what all panels of rows share.
+struct RowProduct {
+  PackedBlocks packed;
+  Groups groups;
+  std::vector<Segment> segments;
+  std::vector<float> bias;  // empty for none
+
+  template <typename T>
+  RowProduct(const Pool& pool, const T* kernel, const T* bias_or_null, const Kept& kept,
+             bool transposed)
+      : packed(pack_blocks(pool, kernel, kept, transposed)), groups(group(kept, transposed)),
+        segments(segments_of(groups, packed)) {
+    if (bias_or_null) bias = padded_bias(bias_or_null, n_out());
+  }
+  int64_t n_out() const { return groups.count() * packed.width; }
+  int64_t n_strips() const { return groups.count() * ceil_div(packed.width, 2 * kLanes); }
+
+  // Writes all outputs of some rows, and calls `beside` at each strip of a few.
+  template <typename T, typename Beside>
+  void write(const float* panel, int64_t stride, int64_t n_rows, T* out, int64_t out_stride,
+             Finish finish, Beside&& beside) const {
+    Tile tile{};
+    tile.a_stride = stride;
+    tile.b_stride = packed.stride;
+    tile.depth = packed.depth;
+    for (int64_t o = 0; o < groups.count(); ++o) {
+      tile.segments = segments.data() + groups.begin[o];
+      tile.n_segments = groups.begin[o + 1] - groups.begin[o];
+      for (int64_t c = 0; c < packed.width; c += 2 * kLanes) {
+        const int64_t column = o * packed.width + c;
+        const int64_t width = std::min<int64_t>(2 * kLanes, packed.width - c);
+        tile.b = packed.data + c;
+        beside();
+        tile.column_bias = bias.empty() ? nullptr : bias.data() + column;
+        for (int64_t r = 0; r < n_rows; r += kTileRows) {
+          tile.a = panel + r * stride;
+          const int64_t rows = std::min<int64_t>(kTileRows, n_rows - r);
+          multiply_tile<Order::kRowMajor, T>(tile, rows, width, out + r * out_stride + column,
+                                             out_stride, nullptr, finish);
+        }
+      }
+    }
+  }
+};
+
 // out [n, o] = in [n, i] * S + bias, S the kept blocks or, transposed, their transpose.
 template <typename T>
 void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel, const T* bias,
@@ -44,10 +90,7 @@ void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel
   const int64_t n_in = transposed ? grid.out : grid.in, n_out = transposed ? grid.in : grid.out;
   const int64_t height = panel_rows(n_in, kPanelBytes, 4);
   expect_writes(out, n * n_out * sizeof(T));
-  const PackedBlocks packed = pack_blocks(pool, kernel, kept, transposed);
-  const Groups groups = group(kept, transposed);
-  const std::vector<Segment> segments = segments_of(groups, packed);
-  const std::vector<float> bias_row = padded_bias(bias, n_out);
+  const RowProduct product(pool, kernel, bias, kept, transposed);
   const Rows<T> rows_in(in, n_in, false);
 
   parallel_for(pool, ceil_div(n, height), [&](int64_t task) {
@@ -56,28 +99,9 @@ void multiply_features(const Pool& pool, const T* in, int64_t n, const T* kernel
     const float* panel = rows_in.open(first, n_rows, &buffer);
     const int64_t next_rows = std::min(height, n - first - n_rows);
     Prefetcher prefetch(rows_in.row(first + n_rows), next_rows * n_in * sizeof(T),
-                        (n_out / packed.width) * ceil_div(packed.width, 2 * kLanes));
-    Tile tile{};
-    tile.a_stride = rows_in.stride();
-    tile.b_stride = packed.stride;
-    tile.depth = packed.depth;
-    for (int64_t o = 0; o < groups.count(); ++o) {
-      tile.segments = segments.data() + groups.begin[o];
-      tile.n_segments = groups.begin[o + 1] - groups.begin[o];
-      for (int64_t c = 0; c < packed.width; c += 2 * kLanes) {
-        const int64_t column = o * packed.width + c;
-        const int64_t width = std::min<int64_t>(2 * kLanes, packed.width - c);
-        tile.b = packed.data + c;
-        prefetch();
-        tile.column_bias = bias ? bias_row.data() + column : nullptr;
-        for (int64_t r = 0; r < n_rows; r += kTileRows) {
-          tile.a = panel + r * rows_in.stride();
-          const int64_t rows = std::min<int64_t>(kTileRows, n_rows - r);
-          multiply_tile<Order::kRowMajor>(tile, rows, width, out + (first + r) * n_out + column,
-                                          n_out);
-        }
-      }
-    }
+                        product.n_strips());
+    product.write(panel, rows_in.stride(), n_rows, out + first * n_out, n_out, Finish::kStream,
+                  prefetch);
   });
 }
 

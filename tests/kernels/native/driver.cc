@@ -15,6 +15,7 @@
 #include "allocation.h"
 
 #include "check_activations.h"
+#include "check_convolutions.h"
 #include "check_layers.h"
 #include "check_mlps.h"
 #include "check_pruned.h"
@@ -25,6 +26,8 @@ int main(int n_arguments, char** arguments) {
   if (n_arguments > 1) sparsemlp::every = std::max(1, std::atoi(arguments[1]));
   sparsemlp::check_layers<float>();
   sparsemlp::check_layers<sparsemlp::BFloat16>();
+  sparsemlp::check_convolutions<float>();
+  sparsemlp::check_convolutions<sparsemlp::BFloat16>();
   sparsemlp::check_compacts<float>();
   sparsemlp::check_compacts<sparsemlp::BFloat16>();
   sparsemlp::check_largest_blocks<float>();
