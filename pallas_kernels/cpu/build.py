@@ -191,7 +191,7 @@ def _compiled(recipe: _Recipe, name: str, how_often: str) -> Path:
         raise BuildError(f"{error}; set TMPDIR to a folder that can be written") from error
     if not library.exists():
         compiler = Path(recipe.compiler[0]).name
-        message = f"building the CPU kernels with {compiler} (some seconds, {how_often}) ..."
+        message = f"building the CPU kernels with {compiler} (half a minute or so, {how_often}) ..."
         print(message, file=sys.stderr)
         unfinished = library.with_suffix(".unfinished")
         recipe.compile(unfinished)

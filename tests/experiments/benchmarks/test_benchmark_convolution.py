@@ -1,0 +1,35 @@
+"""The benchmark of a masked convolution measures every product of every case."""
+
+import dataclasses
+
+import pytest
+from benchmarks.convolution import Convolution, measure_convolution
+
+from sparsemlp.errors import InputError
+
+SMALL = Convolution(
+    shape=("8x16",), block=("8x8", "16x8"), ratio=(0.5,), size=4, images=2, rounds=1
+)
+
+
+def test_every_case_has_a_row_of_four_ratios(capsys: pytest.CaptureFixture[str]) -> None:
+    measure_convolution(SMALL)
+    lines = capsys.readouterr().out.splitlines()
+    for block in SMALL.block:
+        (line,) = [line for line in lines if "8x16 " in line and f" {block} " in line]
+        assert line.count("x ") == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ratio": (1.0,)}, r"--ratio=1.0 is not in \(0, 1\)"),
+        ({"images": 0}, "--images=0 must be at least 1"),
+        ({"engine": "triton"}, "engine 'triton' masks linear layers"),
+        ({"block": ("3x3",)}, "3x3"),
+        ({"shape": ("8",)}, "8"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        measure_convolution(dataclasses.replace(SMALL, **changes))
