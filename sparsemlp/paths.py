@@ -24,3 +24,8 @@ def default_data_dir() -> Path:
     from tensorflow_datasets.core import constants
 
     return Path(constants.DATA_DIR).expanduser()
+
+
+def is_npz(name: str) -> bool:
+    """Whether a data set is named by an `.npz` file, in small letters or capitals."""
+    return name.lower().endswith(".npz")

@@ -33,7 +33,7 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
 NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())
 """Ways to ask for this very processor; the first that the compiler accepts is taken."""
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 MAX_AGE_S = 30 * 24 * 3600.0
 WAY_OUT = (
     "install g++ (`apt install g++`, `dnf install gcc-c++`, or on macOS `xcode-select --install`),"

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from sparsemlp.data import is_streamed, names_folder
 from sparsemlp.options import open_default
-from sparsemlp.paths import at_home
+from sparsemlp.paths import at_home, is_npz
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,10 +217,10 @@ def with_data(config: Config, found: str) -> Config:
 
 def located(dataset: str) -> str:
     """The name of a data set that holds wherever the run is resumed from."""
-    is_path = dataset.endswith(".npz") or (is_streamed(dataset) and names_folder(dataset))
+    is_path = is_npz(dataset) or (is_streamed(dataset) and names_folder(dataset))
     return str(at_home(Path(dataset)).absolute()) if is_path else dataset
 
 
 def is_file(dataset: str) -> bool:
     """Whether a data set is named by its place, which may change, as `located` wrote it."""
-    return dataset.endswith(".npz") or Path(dataset).is_absolute()
+    return is_npz(dataset) or Path(dataset).is_absolute()

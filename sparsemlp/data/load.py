@@ -11,7 +11,7 @@ from sparsemlp.data.download import RemoteFile, has_content, why_unreachable
 from sparsemlp.data.npz import load_npz
 from sparsemlp.data.prepare import OFFICIAL_ARCHIVE, archive_path, prepare_cifar10
 from sparsemlp.errors import InputError
-from sparsemlp.paths import at_home, default_data_dir
+from sparsemlp.paths import at_home, default_data_dir, is_npz
 
 NETWORK_TIMEOUT_S = 5.0
 
@@ -48,7 +48,7 @@ def load_dataset(
     """
     if data_dir is not None:
         data_dir = _checked_folder(data_dir)
-    if name.endswith(".npz"):
+    if is_npz(name):
         return load_npz(at_home(Path(name)))
     if name == "digits":
         return load_digits()

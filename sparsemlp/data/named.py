@@ -7,7 +7,7 @@ from sparsemlp.data.dataset import ImageDataset
 from sparsemlp.data.imagenet.image_set import IMAGE_SIZE, ImageSet, open_image_set
 from sparsemlp.data.load import load_dataset
 from sparsemlp.errors import InputError, SaveError
-from sparsemlp.paths import at_home
+from sparsemlp.paths import at_home, is_npz
 
 
 class Outline(NamedTuple):
@@ -42,7 +42,7 @@ LabelledImages = ImageDataset | ImageSet
 
 def is_streamed(name: str) -> bool:
     """Whether a data set is read from the disk while it is trained on, judged by its name."""
-    return name not in _IN_MEMORY and not name.endswith(".npz")
+    return name not in _IN_MEMORY and not is_npz(name)
 
 
 def load_images(

@@ -24,6 +24,7 @@ from sparsemlp.configuration.stream_options import check_left_to_pipeline
 from sparsemlp.data import OUTLINES, ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.data.dataset import evenly_spaced
 from sparsemlp.errors import InputError
+from sparsemlp.paths import is_npz
 from sparsemlp.plan import all_rules, as_tuple
 from sparsemlp.planned_kernels import check_plan
 from sparsemlp.rules import BlockMasking
@@ -149,7 +150,7 @@ def _check_program(settings: Settings) -> None:
 @functools.lru_cache(maxsize=8)
 def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> LabelledImages:
     """The data set if it is a file or a folder, else one of its shape that takes no memory."""
-    if dataset.endswith(".npz") or is_streamed(dataset):
+    if is_npz(dataset) or is_streamed(dataset):
         return load_images(dataset, data_dir, image_size=image_size)
     images = OUTLINES["cifar10" if dataset == "auto" else dataset]
     size = images.side, images.side, images.channels

@@ -10,6 +10,7 @@ from typing import Any
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import to_json
 from sparsemlp.configuration.settings import Settings, depth_and_plan
+from sparsemlp.paths import is_npz
 
 _LONGEST = 100
 _COVERED = {
@@ -81,7 +82,7 @@ def safe_name(text: str) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, Path) or str(value).endswith(".npz"):
+    if isinstance(value, Path) or is_npz(str(value)):
         return Path(value).stem
     return str(value)
 
