@@ -70,6 +70,8 @@ def test_without_kept_blocks_nothing_is_left_but_the_bias(make, dtype):
         ({"stride_across": -1}, "strides must be positive"),
         ({"above": -1}, "padding not negative"),
         ({"left": -(2**63)}, "padding not negative"),
+        ({"above": 2**31}, "less than 2^31"),
+        ({"stride_across": 2**62}, "less than 2^31"),
     ],
     ids=str,
 )

@@ -21,6 +21,15 @@ CASES = [
     ((2, 1), Geometry((3, 2), ((2, 2), (0, 3)))),
     ((1, 1), Geometry((1, 1), ((0, 0), (0, 0)))),
 ]
+CROPPED = [
+    ((1, 3, 3, 64), (3, 3), Geometry((3, 3), ((1, 1), (1, 1)))),
+    ((1, 4, 4, 32), (4, 4), Geometry((4, 4), ((2, 2), (2, 2)))),
+    ((1, 2, 2, 16), (2, 2), Geometry((2, 2), ((1, 0), (1, 0)))),
+    ((1, 1, 2, 7), (1, 1), Geometry((1, 1), ((3, 2), (0, 4)))),
+    ((3, 5, 1, 8), (2, 1), Geometry((4, 3), ((0, 3), (5, 0)))),
+    ((1, 6, 6, 4), (2, 2), Geometry((3, 3), ((0, 0), (0, 0)))),
+]
+"""Pixels that no output sees, and outputs that see no pixel: gradients have negative padding."""
 EACH = pytest.mark.parametrize(("size", "geometry"), CASES, ids=str)
 
 
@@ -32,19 +41,24 @@ def close(actual, expected, n_terms: int, size: float) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=4 * EPS * np.sqrt(n_terms) * size)
 
 
-@EACH
-def test_each_product_is_that_of_unfolded_images(size, geometry):
-    index, outputs = unfolded.windows(X, size, geometry.strides, geometry.padding)
-    x, kernel = normal(X, 0), normal((*size, X[3], N_OUT), 1)
-    dy = normal((*outputs, N_OUT), 2)
-    rows, matrix = unfolded.unfold(x, index), np.float64(kernel).reshape(-1, N_OUT)
-    flat = np.float64(dy).reshape(-1, N_OUT)
+@pytest.mark.parametrize(
+    ("shape", "size", "geometry"), [*((X, *case) for case in CASES), *CROPPED], ids=str
+)
+def test_each_product_is_that_of_unfolded_images(shape, size, geometry):
+    n_in, n_out = shape[3], N_OUT if shape == X else 130
+    index, outputs = unfolded.windows(shape, size, geometry.strides, geometry.padding)
+    x, kernel = normal(shape, 0), normal((*size, n_in, n_out), 1)
+    dy = normal((*outputs, n_out), 2)
+    rows, matrix = unfolded.unfold(x, index), np.float64(kernel).reshape(-1, n_out)
+    flat = np.float64(dy).reshape(-1, n_out)
     y = jax.jit(functools.partial(dense_convolution.product, geometry=geometry))(x, kernel)
-    close(y.reshape(-1, N_OUT), rows @ matrix, len(matrix), 10)
-    dx = dense_convolution.input_gradient(dy, kernel, X[1:3], geometry)
-    close(dx, unfolded.fold(flat @ matrix.T, index, X), len(matrix), 10)
+    close(y.reshape(-1, n_out), rows @ matrix, len(matrix), 10)
+    dx = dense_convolution.input_gradient(dy, kernel, shape[1:3], geometry)
+    expected = unfolded.fold(flat @ matrix.T, index, shape)
+    close(dx, expected, len(matrix) * n_out, 10)
+    np.testing.assert_array_equal(np.asarray(dx)[expected == 0], 0)
     dw = dense_convolution.kernel_gradient(x, dy, size, geometry)
-    close(dw.reshape(-1, N_OUT), rows.T @ flat, len(rows), 10)
+    close(dw.reshape(-1, n_out), rows.T @ flat, len(rows), 10)
     close(dense.bias_gradient(dy, -1), flat.sum(axis=0), len(rows), 4)
 
 

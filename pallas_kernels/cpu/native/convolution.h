@@ -13,6 +13,7 @@ template <typename T>
 void convolve(const Pool& pool, const Convolution& convolution, const T* x, int64_t batch,
               const T* kernel, const T* bias, const Kept& kept, T* y) {
   const int64_t n = batch * convolution.n_outputs(), n_in = kept.grid.in, n_out = kept.grid.out;
+  if (n * n_out == 0) return;
   const int64_t stride = round_up(n_in, kLanes) + kLanes;
   const int64_t height = panel_rows_beside(kept.n_floats(), n_in, kPanelBytes, 4);
   expect_writes(y, n * n_out * sizeof(T));
@@ -35,15 +36,16 @@ void convolve(const Pool& pool, const Convolution& convolution, const T* x, int6
 template <typename T>
 void convolve_input_gradient(const Pool& pool, const Convolution& convolution, const T* dy,
                              int64_t batch, const T* kernel, const Kept& kept, T* dx) {
-  const int64_t n_in = kept.grid.in, n_out = kept.grid.out, n = convolution.n_outputs();
-  const int64_t stride = round_up(n_in, kLanes) + kLanes, size = convolution.image_size();
+  const int64_t n_in = kept.grid.in, n_out = kept.grid.out, size = convolution.image_size();
+  const int64_t n = kept.n == 0 ? 0 : convolution.n_outputs();  // nothing to add up otherwise
+  const int64_t stride = round_up(n_in, kLanes) + kLanes;
   const int64_t height = panel_rows_beside(kept.n_floats(), n_in, kPanelBytes, 4);
   expect_writes(dx, batch * size * sizeof(T));
   const RowProduct product(pool, kernel, static_cast<const T*>(nullptr), kept, true);
   const Rows<T> rows_in(dy, n_out, false);
   parallel_for(pool, batch, [&](int64_t image) {
     thread_local Buffer dy_buffer, row_buffer, image_buffer;
-    float* const rows = row_buffer.at_least(height * stride);
+    float* const rows = n > 0 ? row_buffer.at_least(height * stride) : nullptr;
     float* sums = nullptr;
     if constexpr (std::is_same_v<T, float>) {
       sums = dx + image * size;

@@ -40,8 +40,10 @@ ffi::Error check_convolution(const ffi::AnyBuffer& x, ffi::AnyBuffer::Dimensions
     }
     call->batch *= images[i];
   }
-  if (walk.stride_down < 1 || walk.stride_across < 1 || walk.above < 0 || walk.left < 0) {
-    return wrong("strides must be positive, and padding not negative");
+  constexpr int64_t kMost = INT32_MAX;
+  if (walk.stride_down < 1 || walk.stride_across < 1 || walk.above < 0 || walk.left < 0 ||
+      std::max({walk.stride_down, walk.stride_across, walk.above, walk.left}) > kMost) {
+    return wrong("strides must be positive, and padding not negative, and both less than 2^31");
   }
   const auto* const from = images.end() - 3;
   const auto* const to = outputs.end() - 3;
