@@ -178,7 +178,8 @@ def _convolution(
         zeros = length + low + high - (end - begin)
         before = min(zeros, max(0, low))
         sides.append((before, zeros - before))
-        x = jax.lax.slice_in_dim(x, begin, end, axis=axis)
+        if end - begin < length:
+            x = jax.lax.slice_in_dim(x, begin, end, axis=axis)
     return jax.lax.conv_general_dilated(
         x,
         kernel,
