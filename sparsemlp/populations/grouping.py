@@ -47,8 +47,8 @@ def reason_against(settings: Settings) -> str | None:
     """Why a run cannot be trained in a population, and the way out; None if it can."""
     if recipe(settings.model).family != "resmlp":
         return (
-            f"--model={settings.model} cannot be trained in a population: linear layers alone take "
-            "masks as data; train its runs one after another (--population=off)"
+            f"--model={settings.model} cannot be trained in a population, which is one of "
+            "ResMLPs; train its runs one after another (--population=off)"
         )
     if is_streamed(settings.dataset):
         return (
