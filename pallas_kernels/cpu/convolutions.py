@@ -2,9 +2,10 @@
 
 import math
 
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.cpu import convolution_calls
+from pallas_kernels.cpu.kernel_calls import at_once, block_options, or_empty, over_rows
 from pallas_kernels.dense_convolution import Geometry
 from pallas_kernels.engine_of_convolutions import EngineOfConvolutions
 from pallas_kernels.sparse_layer import Phase, SparseLayer
@@ -49,7 +50,10 @@ class CpuConvolutions(EngineOfConvolutions):
         geometry: Geometry,
     ) -> Float[Array, "batch new_height new_width out"]:
         """The convolution with `W * M`, plus the bias."""
-        return convolution_calls.convolution(x, kernel, bias, kept, layer, geometry)
+        size, image = (kernel.shape[0], kernel.shape[1]), (x.shape[1], x.shape[2])
+        shape = (x.shape[0], *geometry.outputs(image, size), kernel.shape[3])
+        call = over_rows("sparsemlp_convolution", shape, _options(layer, geometry))
+        return call(x, kernel, or_empty(bias, x), kept)[0]
 
     def convolution_input_gradient(
         self,
@@ -61,7 +65,9 @@ class CpuConvolutions(EngineOfConvolutions):
         geometry: Geometry,
     ) -> Float[Array, "batch height width in"]:
         """The gradient of x, with `W * M`."""
-        return convolution_calls.input_gradient(dy, kernel, kept, layer, image, geometry)
+        shape = (dy.shape[0], *image, kernel.shape[2])
+        call = over_rows("sparsemlp_convolution_input_gradient", shape, _options(layer, geometry))
+        return call(dy, kernel, kept)[0]
 
     def convolution_gradients(
         self,
@@ -73,4 +79,13 @@ class CpuConvolutions(EngineOfConvolutions):
         geometry: Geometry,
     ) -> tuple[Float[Array, "down across in out"], Float[Array, " out"]]:
         """The gradients of the kernel and of the bias, from one pass over dy."""
-        return convolution_calls.gradients(x, dy, kept, layer, kernel_size, geometry)
+        shapes = ((*kernel_size, x.shape[3], dy.shape[3]), (dy.shape[3],))
+        options = _options(layer, geometry)
+        dw, db = at_once("sparsemlp_convolution_gradient", shapes, options)(x, dy, kept)
+        return dw, db
+
+
+def _options(layer: SparseLayer, geometry: Geometry) -> tuple[tuple[str, np.int64], ...]:
+    (down, across), ((above, _), (left, _)) = geometry.strides, geometry.padding
+    walk = {"stride_down": down, "stride_across": across, "above": above, "left": left}
+    return (*block_options(layer).items(), *((name, np.int64(n)) for name, n in walk.items()))

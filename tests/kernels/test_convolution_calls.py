@@ -19,10 +19,10 @@ from native_calls import (
     result,
 )
 
-from pallas_kernels import SparseLayer
-from pallas_kernels.cpu import convolution_calls
+from pallas_kernels import ENGINES, SparseLayer
 from pallas_kernels.dense_convolution import Geometry
 
+CPU = ENGINES["cpu"]
 pytestmark = needs_native
 EACH = pytest.mark.parametrize(
     "make",
@@ -123,9 +123,9 @@ def operands(*batch: int) -> tuple[jax.Array, ...]:
 
 
 def products(x, kernel, bias, dy) -> tuple[jax.Array, ...]:
-    y = convolution_calls.convolution(x, kernel, bias, KEPT, MATRIX, GEOMETRY)
-    dx = convolution_calls.input_gradient(dy, kernel, KEPT, MATRIX, (4, 5), GEOMETRY)
-    return y, dx, *convolution_calls.gradients(x, dy, KEPT, MATRIX, (2, 2), GEOMETRY)
+    y = CPU.convolution(x, kernel, bias, KEPT, MATRIX, GEOMETRY)
+    dx = CPU.convolution_input_gradient(dy, kernel, KEPT, MATRIX, (4, 5), GEOMETRY)
+    return y, dx, *CPU.convolution_gradients(x, dy, KEPT, MATRIX, (2, 2), GEOMETRY)
 
 
 def test_mapping_over_images_alone_is_a_larger_batch():
@@ -135,9 +135,7 @@ def test_mapping_over_images_alone_is_a_larger_batch():
     members = [one(*each, kernel, bias, own) for each, own in zip(x[:, None], dy, strict=True)]
     for a, b in zip(found, zip(*members, strict=True), strict=True):
         np.testing.assert_allclose(a, np.stack(b), rtol=0, atol=1e-5)
-    mapped = jax.vmap(
-        lambda x: convolution_calls.convolution(x, kernel, bias, KEPT, MATRIX, GEOMETRY)
-    )
+    mapped = jax.vmap(lambda x: CPU.convolution(x, kernel, bias, KEPT, MATRIX, GEOMETRY))
     assert "scan" not in str(jax.make_jaxpr(mapped)(x))
 
 

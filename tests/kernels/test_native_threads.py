@@ -15,10 +15,10 @@ from child import run_in_child
 from native import needs_native
 from native_operands import draw_mlp, products, random_ids, value_and_gradients
 
-from pallas_kernels import SparseLayer
-from pallas_kernels.cpu import convolution_calls
+from pallas_kernels import ENGINES, SparseLayer
 from pallas_kernels.dense_convolution import Geometry
 
+CPU = ENGINES["cpu"]
 pytestmark = needs_native
 
 
@@ -53,9 +53,9 @@ def print_results() -> None:
         geometry = Geometry((1, 1), ((1, 1), (1, 1)))
         sizes = ((9, 14, 13, 16), (3, 3, 16, 32), (32,), (9, 14, 13, 32))
         x, kernel, bias, dy = (jnp.asarray(rng.normal(size=size), dtype) for size in sizes)
-        y = convolution_calls.convolution(x, kernel, bias, kept, matrix, geometry)
-        dx = convolution_calls.input_gradient(dy, kernel, kept, matrix, (14, 13), geometry)
-        of_parameters = convolution_calls.gradients(x, dy, kept, matrix, (3, 3), geometry)
+        y = CPU.convolution(x, kernel, bias, kept, matrix, geometry)
+        dx = CPU.convolution_input_gradient(dy, kernel, kept, matrix, (14, 13), geometry)
+        of_parameters = CPU.convolution_gradients(x, dy, kept, matrix, (3, 3), geometry)
         for name, a in zip(("y", "dx", "dW", "db"), (y, dx, *of_parameters), strict=True):
             digits[f"convolution {name} {dtype}"] = np.asarray(a).tobytes().hex()
     print(json.dumps({"n_threads": n_xla_threads(), "digits": digits}))
