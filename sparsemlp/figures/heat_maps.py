@@ -21,6 +21,7 @@ from sparsemlp.figures.style import (
     name_backward,
     order_backwards,
     sort_blocks,
+    three_digits,
 )
 from sparsemlp.studies.run_costs import run_costs
 from sparsemlp.studies.seeds import by_seed, percent, statistics
@@ -139,7 +140,7 @@ def _words(runs: list[StudyRun]) -> tuple[float, list[str]]:
     words = [f"{100 * mean:.1f}" + ("" if math.isnan(spread) else f"±{100 * spread:.1f}")]
     gb, _ = groups[0].statistics(_movement_gb)
     if not math.isnan(gb):
-        words.append(f"{gb:.0f} GB" if gb >= 100 else f"{gb:.3g} GB")
+        words.append(f"{three_digits(gb)} GB")
     return mean, words
 
 

@@ -20,6 +20,7 @@ from sparsemlp.figures.style import (
     Look,
     name_backward,
     percent_axis,
+    three_digits,
 )
 from sparsemlp.studies.run_costs import run_costs
 from sparsemlp.studies.seeds import by_seed, percent, setting_of
@@ -132,7 +133,8 @@ def _draw(points: list[Point], title: str, label: str, unit: str) -> Figure:
     numbered = spread_out(best, _APART * max(point.cost for point in points))
     named = [
         wrap(
-            f"{number}  {point.name}: {percent(point.top1, point.spread)}, {point.cost:.3g} {unit}"
+            f"{number}  {point.name}: {percent(point.top1, point.spread)}, "
+            f"{three_digits(point.cost)} {unit}"
         )
         for number, point in enumerate(numbered, start=1)
     ]

@@ -134,6 +134,11 @@ def as_percent(value: float | int, position: float | int | None = None) -> str:
     return f"{100 * value:.6g}"
 
 
+def three_digits(value: float) -> str:
+    """A positive number with three digits, or with all of those before its point: 1735, 12.3."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def epoch_axis(axes: Axes) -> None:
     """Makes the x axis one of epochs."""
     axes.set_xlabel("epoch")

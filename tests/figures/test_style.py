@@ -25,6 +25,11 @@ def test_backward_passes_differ_in_dash_and_marker_as_well():
         assert one.marker != other.marker
 
 
+def test_numbers_have_three_digits_and_no_exponent():
+    found = [style.three_digits(value) for value in (1734.7, 100.4, 99.94, 12.345, 0.5)]
+    assert found == ["1735", "100", "99.9", "12.3", "0.5"]
+
+
 def test_shades_get_lighter_and_stay_visible_on_white():
     for n_shades in (1, 2, 7):
         found = [lightness(color) for color in style.shades(n_shades)]
