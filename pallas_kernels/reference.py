@@ -21,6 +21,7 @@ class Reference(Engine):
     """
 
     name = "reference"
+    convolves = True
 
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
         """None: there is no layer and no platform that this engine cannot do."""
@@ -56,8 +57,6 @@ class Reference(Engine):
     ) -> Float[Array, "in out"]:
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
         return _masked(dense.kernel_gradient(x, dy, layer.axis), kept, layer)
-
-    convolves = True
 
     def pays_convolving(self, phase: Phase, layer: SparseLayer) -> bool:
         """Where no other engine does."""

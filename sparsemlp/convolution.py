@@ -66,8 +66,8 @@ def sparse_conv(
         pooling window is `(height, width)` in pixels.
       gradient: how dY is pruned for dX, in groups of output channels; `rescaled` sums over pixels.
       engine: `auto` or a name in `pallas_kernels.ENGINES`. Only `cpu` and `reference` mask kernels
-        larger than 1x1, and those with padding or a pooled activation. Only `reference` has second
-        derivatives, and programs that `jax.export` can write.
+        larger than 1x1, and those with padding or a pooled activation. With a mask or a rule only
+        `reference` has second derivatives, and programs that `jax.export` can write.
       rng: key of the gradient method `random`.
 
     Returns:
