@@ -16,6 +16,15 @@ class EngineOfConvolutions:
     convolves: bool = False
     """Whether the three products below are computed, wherever those of layers are."""
 
+    def reason_against_convolving(self, layer: SparseLayer, n_channels: int) -> str | None:
+        """Why a convolution cannot be computed whose matrix can; None if it can.
+
+        Args:
+          layer: the matrix of the kernel.
+          n_channels: of the images that it is applied to.
+        """
+        return None
+
     def pays_convolving(self, phase: Phase, layer: SparseLayer) -> bool:
         """Whether it is expected to be faster than XLA's dense convolution, by measurement.
 

@@ -46,10 +46,10 @@ def sparse_conv(
     The products of `sparse_linear`, with x unfolded into its windows and the kernel
     `[down * across * in, out]` for the weight; nothing is unfolded in memory. A 1x1 kernel without
     padding is `sparse_linear` itself, along the channels, on every engine. Larger ones are masked
-    by the engines `cpu`, which multiplies the kept blocks alone, and `reference`; without a mask
-    they are XLA's dense convolutions. Of a pruned x engine `cpu` at stride 1 computes dW from the
-    kept blocks or means, position by position of the kernel; elsewhere they are spread to the size
-    of x for it.
+    by the engines `cpu` and, on NVIDIA GPUs, by name, `triton` and `jax-triton`, which multiply the
+    kept blocks alone, and by `reference`; without a mask they are XLA's dense convolutions. Of a
+    pruned x engine `cpu` at stride 1 computes dW from the kept blocks or means, position by
+    position of the kernel; elsewhere they are spread to the size of x for it.
 
     Args:
       x: images, channels last.
@@ -65,9 +65,10 @@ def sparse_conv(
         of a 1x1 kernel without padding the pixels that it reads) and columns over channels; a
         pooling window is `(height, width)` in pixels.
       gradient: how dY is pruned for dX, in groups of output channels; `rescaled` sums over pixels.
-      engine: `auto` or a name in `pallas_kernels.ENGINES`. Only `cpu` and `reference` mask kernels
-        larger than 1x1, and those with padding or a pooled activation. With a mask or a rule only
-        `reference` has second derivatives, and programs that `jax.export` can write.
+      engine: `auto` or a name in `pallas_kernels.ENGINES`. `mosaic` does not mask kernels larger
+        than 1x1, nor those with padding or a pooled activation; `triton` does where the columns of
+        a block divide the input channels. With a mask or a rule only `reference` has second
+        derivatives, and programs that `jax.export` can write.
       rng: key of the gradient method `random`.
 
     Returns:
@@ -109,7 +110,7 @@ def sparse_conv(
     masked = None
     if mask is not None and not mask.keeps_all:
         check_convolving(engine, size)
-        masked = masked_matrix(mask, engine, str(kernel.dtype))
+        masked = masked_matrix(mask, engine, str(kernel.dtype), kernel.shape[2])
         backward = "masked" if mask.says_backward else backward
     layer = ConvolutionLayer(geometry, size, image, backward, activation, gradient, pruning, masked)
     kept = None

@@ -26,8 +26,14 @@ class MaskedMatrix:
     engines: tuple[Engine, Engine, Engine]
 
 
-def masked_matrix(mask: Mask, engine: str, dtype: str) -> MaskedMatrix:
+def masked_matrix(mask: Mask, engine: str, dtype: str, n_channels: int) -> MaskedMatrix:
     """The matrix that a mask is for, and the engines of that name, or with `auto` the best.
+
+    Args:
+      mask: the mask.
+      engine: `auto`, or the name of an engine.
+      dtype: of the operands.
+      n_channels: of the images.
 
     Raises:
       InputError: the engine does not exist, or cannot compute this here.
@@ -38,9 +44,9 @@ def masked_matrix(mask: Mask, engine: str, dtype: str) -> MaskedMatrix:
         return MaskedMatrix(matrix, (own, own, own))
     matrix = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
     engines = (
-        choose_convolving(engine, matrix, "product"),
-        choose_convolving(engine, matrix, "input_gradient"),
-        choose_convolving(engine, matrix, "kernel_gradient"),
+        choose_convolving(engine, matrix, "product", n_channels),
+        choose_convolving(engine, matrix, "input_gradient", n_channels),
+        choose_convolving(engine, matrix, "kernel_gradient", n_channels),
     )
     return MaskedMatrix(matrix, engines)
 

@@ -37,18 +37,25 @@ def choose_engine(name: str, layer: SparseLayer, phase: Phase, n_rows: int) -> E
     return able[0] if name != "auto" else next(paying, able[-1])
 
 
-def choose_convolving(name: str, layer: SparseLayer, phase: Phase) -> Engine:
+def choose_convolving(name: str, layer: SparseLayer, phase: Phase, n_channels: int) -> Engine:
     """The engine for a product of a masked convolution that is no linear layer.
 
     Args:
       name: `auto`, or the name of an engine that `check_convolving` takes.
       layer: the matrix of its kernel.
       phase: which of its products.
+      n_channels: of the images that it is applied to.
 
     Raises:
       InputError: as for `choose_engine`.
     """
-    able = [engine for engine in _engines_for(name, layer) if engine.convolves]
+    able: list[Engine] = []
+    for engine in _engines_for(name, layer):
+        reason = engine.reason_against_convolving(layer, n_channels)
+        if reason is not None and name != "auto":
+            raise InputError(f"engine {name!r} cannot run here: {reason}")
+        if engine.convolves and reason is None:
+            able.append(engine)
     paying = (engine for engine in able if engine.pays_convolving(phase, layer))
     return able[0] if name != "auto" else next(paying, able[-1])
 

@@ -258,7 +258,7 @@ def test_wide_integers_change_nothing():
         ({"mask": jnp.ones((36, 8), bool)}, "mask of type ArrayImpl is not understood"),
         ({"x": normal(1, 2, 6, 4), "padding": 0}, "2x6 pixels is smaller than the kernel 3x3"),
         ({"engine": "fast"}, "engine 'fast' is unknown"),
-        ({"mask": MASK, "engine": "triton"}, "'triton' masks .* of 3x3: choose auto, or of cpu"),
+        ({"mask": MASK, "engine": "mosaic"}, "'mosaic' masks .* of 3x3: choose auto, or of cpu"),
         ({"backward": "none"}, "backward 'none' is unknown"),
         ({"gradient": GradientPruning(2, 16)}, "2:16 does not divide the 8 entries"),
         (

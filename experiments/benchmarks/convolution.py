@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,11 @@ from pallas_kernels import dense, dense_convolution
 from pallas_kernels.dense_convolution import Geometry
 from sparsemlp import BlockMask, InputError, parse_block, select_blocks
 from sparsemlp.blocks import parse_shape
+from sparsemlp.configuration.option_ranges import Precision
 from sparsemlp.convolution_layer import masked_matrix
 from sparsemlp.engines import check_convolving
+from sparsemlp.errors import require_known
+from sparsemlp.mask_trees import list_masks
 from sparsemlp.runs.environment import describe_environment
 from sparsemlp.windows import window_geometry
 
@@ -41,7 +44,9 @@ class Convolution:
     images: int = 128
     """Images in a batch."""
     engine: str = "auto"
-    """Who multiplies the kept blocks: auto, cpu, reference."""
+    """Who multiplies the kept blocks: auto, cpu, triton, jax-triton, reference."""
+    precision: str = "float32"
+    """Of images and kernels: float32, bfloat16."""
     rounds: int = 9
     """How often each contender takes its turn, of 20 ms or more; the median is over these."""
 
@@ -63,10 +68,11 @@ def measure_convolution(options: Annotated[Convolution, tyro.conf.arg(name="")])
     for ratio in options.ratio:
         if not 0 < ratio < 1:
             raise InputError(f"--ratio={ratio} is not in (0, 1)")
+    require_known(f"--precision={options.precision}", options.precision, get_args(Precision))
     check_convolving(options.engine, parse_shape(options.window))
     table = Table(
         title=f"{options.images} images of {options.size}x{options.size}, kernel {options.window}, "
-        f"stride {options.stride}, float32: dense / this; engine {options.engine}",
+        f"stride {options.stride}, {options.precision}: dense / this; engine {options.engine}",
         caption=f"medians of {options.rounds} turns\n" + describe_machine(describe_environment()),
     )
     for name in ("in x out", "block", "ratio", "Y", "dX", "dW, db", "all"):
@@ -97,9 +103,13 @@ def measure_products(
     size, image = parse_shape(options.window), (options.size, options.size)
     geometry = window_geometry(image, size, (options.stride, options.stride), "SAME")
     tensors = _tensors(shape, size, geometry, options)
-    masked = masked_matrix(mask, options.engine, "float32")
-    matrix, kept = masked.matrix, mask.kept
-    by_y, by_dx, by_dw = masked.engines
+    masked = masked_matrix(mask, options.engine, options.precision, shape[0])
+    matrix, (by_y, by_dx, by_dw) = masked.matrix, masked.engines
+    # Lists, where an engine takes them, are made once, as in a training step for all its products.
+    listed = list_masks({"kernel": mask}, options.engine)["kernel"]
+    of_y, of_dx, of_dw = (
+        own.taken(blocks) for own, blocks in zip(masked.engines, listed.by_product, strict=True)
+    )
     phases: dict[str, Any] = {
         "dense y": lambda t: (
             dense_convolution.product(t.x, t.kernel, geometry) + t.bias[None, None, None, :]
@@ -109,11 +119,13 @@ def measure_products(
             dense_convolution.kernel_gradient(t.x, t.dy, size, geometry),
             dense.bias_gradient(t.dy, -1),
         ),
-        "masked y": lambda t: by_y.convolution(t.x, t.kernel, t.bias, kept, matrix, geometry),
+        "masked y": lambda t: by_y.convolution(t.x, t.kernel, t.bias, of_y, matrix, geometry),
         "masked dx": lambda t: by_dx.convolution_input_gradient(
-            t.dy, t.kernel, kept, matrix, image, geometry
+            t.dy, t.kernel, of_dx, matrix, image, geometry
         ),
-        "masked dw": lambda t: by_dw.convolution_gradients(t.x, t.dy, kept, matrix, size, geometry),
+        "masked dw": lambda t: by_dw.convolution_gradients(
+            t.x, t.dy, of_dw, matrix, size, geometry
+        ),
     }
     contenders: dict[str, Contender] = {n: repeated(own, tensors) for n, own in phases.items()}
     steps = {name: steps_in_a_turn(run) for name, run in contenders.items()}
@@ -132,9 +144,11 @@ def _tensors(
 ) -> Tensors:
     keys = jax.random.split(jax.random.key(0), 3)
     image = (options.size, options.size)
-    return Tensors(
+    outputs = geometry.outputs(image, size)
+    tensors = Tensors(
         x=jax.random.normal(keys[0], (options.images, *image, shape[0])),
         kernel=jax.random.normal(keys[1], (*size, *shape)),
         bias=jnp.zeros(shape[1]),
-        dy=jax.random.normal(keys[2], (options.images, *geometry.outputs(image, size), shape[1])),
+        dy=jax.random.normal(keys[2], (options.images, *outputs, shape[1])),
     )
+    return jax.tree.map(lambda a: a.astype(options.precision), tensors)

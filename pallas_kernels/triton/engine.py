@@ -27,6 +27,7 @@ from pallas_kernels.triton import (
     pruned,
     scores,
 )
+from pallas_kernels.triton.convolutions import TritonConvolutions
 from pallas_kernels.tuning import Problem
 
 DTYPES = ("float32", "bfloat16")
@@ -35,7 +36,7 @@ SIDES = (16, 32, 64, 128)
 _REFERENCE = Reference()
 
 
-class Triton(Engine):
+class Triton(TritonConvolutions, Engine):
     """Computes the products of kept blocks on tensor cores; sums are taken in float32.
 
     Float32 operands are multiplied in TF32 unless `jax_default_matmul_precision` says otherwise.

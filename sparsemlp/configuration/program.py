@@ -16,7 +16,7 @@ from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, augmentation, depth_and_plan
 from sparsemlp.data import LabelledImages
 from sparsemlp.distributed.parallel import data_mesh
-from sparsemlp.engines import check_convolving, choose_engine
+from sparsemlp.engines import check_convolving, choose_convolving, choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import mask_shapes
 from sparsemlp.plan import Plan, all_rules
@@ -161,11 +161,13 @@ def _check_engine(program: Program, state: Any) -> None:
     model = program.model
     windows = {path: kernel.shape for path, kernel, _ in masked_kernels(state.params, model.plan)}
     for path, mask in mask_shapes(state.params, model.plan).items():
-        if len(windows[path]) > 2 and windows[path][:2] != (1, 1):
-            check_convolving(model.engine, windows[path][:2], path)
         dtype = str(jnp.dtype(model.dtype))
         layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
-        choose_engine(model.engine, layer, "product", 1)
+        if len(windows[path]) > 2 and windows[path][:2] != (1, 1):
+            check_convolving(model.engine, windows[path][:2], path)
+            choose_convolving(model.engine, layer, "product", windows[path][2])
+        else:
+            choose_engine(model.engine, layer, "product", 1)
 
 
 def _check_rules(program: Program, state: Any, batch: int, shape: tuple[int, ...]) -> None:

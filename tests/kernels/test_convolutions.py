@@ -21,6 +21,14 @@ CASES = [
     ((2, 3), Geometry((1, 2), ((0, 0), (2, 1))), (8, 24)),  # blocks across positions
     ((3, 1), Geometry((2, 3), ((2, 2), (0, 3))), (4, 4)),
     ((1, 1), Geometry((1, 1), ((0, 0), (0, 0))), (1, 16)),
+    ((3, 2), Geometry((2, 3), ((2, 1), (0, 3))), (16, 16)),
+    ((2, 1), Geometry((3, 2), ((0, 0), (0, 0))), (32, 16)),  # pixels that no window reads
+]
+OF_A_GPU = [case for case in CASES if case[2] in ((16, 16), (32, 16))]
+"""Blocks of tensor cores, each of one position."""
+EVERY = [
+    *((engine, case) for engine in ("reference", "cpu") for case in CASES),
+    *(("triton", case) for case in OF_A_GPU),
 ]
 
 
@@ -33,9 +41,13 @@ def products(engine, layer, size, geometry, x, kernel, bias, kept, dy):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("engine", ["reference", pytest.param("cpu", marks=needs_native)])
-@pytest.mark.parametrize(("size", "geometry", "block"), CASES, ids=str)
-def test_each_product_is_that_of_unfolded_images(size, geometry, block, engine, dtype):
+@pytest.mark.parametrize(
+    ("engine", "case"),
+    [pytest.param(*each, marks=[needs_native] * (each[0] == "cpu")) for each in EVERY],
+    ids=str,
+)
+def test_each_product_is_that_of_unfolded_images(engine, case, dtype):
+    size, geometry, block = case
     rng = np.random.default_rng(0)
     matrix = (size[0] * size[1] * IMAGES[3], N_OUT)
     grid = rng.random((matrix[0] // block[1], matrix[1] // block[0])) < 0.4

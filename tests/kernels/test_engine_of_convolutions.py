@@ -10,9 +10,20 @@ from pallas_kernels.engine_of_convolutions import EngineOfConvolutions
 LAYER = SparseLayer((8, 8), (4, 4), 1, -1, "float32")
 
 
-def test_engines_of_processors_convolve_and_the_reference_wherever_no_other_does():
-    assert [name for name, engine in ENGINES.items() if engine.convolves] == ["cpu", "reference"]
+def test_the_reference_convolves_wherever_no_other_does():
+    able = [name for name, engine in ENGINES.items() if engine.convolves]
+    assert able == ["cpu", "triton", "jax-triton", "reference"]
     assert ENGINES["reference"].pays_convolving("product", LAYER)
+
+
+def test_blocks_of_several_positions_are_not_for_every_engine():
+    layer = SparseLayer((9 * 48, 64), (32, 32), 2, -1, "float32")
+    refused = [name for name in ENGINES if ENGINES[name].reason_against_convolving(layer, 48)]
+    assert refused == ["triton", "jax-triton"]
+    assert "32 columns must divide its 48 input" in str(
+        ENGINES["triton"].reason_against_convolving(layer, 48)
+    )
+    assert ENGINES["triton"].reason_against_convolving(layer, 96) is None
 
 
 def test_others_do_not():

@@ -20,12 +20,24 @@ def test_every_case_has_a_row_of_four_ratios(capsys: pytest.CaptureFixture[str])
         assert line.count("x ") == 4
 
 
+@pytest.mark.usefixtures("interpreted")
+def test_an_engine_for_gpus_is_given_its_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    options = dataclasses.replace(
+        SMALL, shape=("16x32",), block=("32x16",), engine="triton", precision="bfloat16"
+    )
+    measure_convolution(options)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "bfloat16: dense / this; engine triton" in printed
+    assert "16x32 " in printed
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"ratio": (1.0,)}, r"--ratio=1.0 is not in \(0, 1\)"),
         ({"images": 0}, "--images=0 must be at least 1"),
-        ({"engine": "triton"}, "engine 'triton' masks linear layers"),
+        ({"engine": "mosaic"}, "engine 'mosaic' masks linear layers"),
+        ({"precision": "float16"}, "--precision=float16"),
         ({"block": ("3x3",)}, "3x3"),
         ({"shape": ("8",)}, "8"),
     ],

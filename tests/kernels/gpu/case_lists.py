@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 from cases import N_IN, case, cases
+from convolution_cases import CONVOLUTIONS, convolution_case
 from pair_cases import fused_case, mlp_case
 
 from pallas_kernels.mosaic.mlp_tiles import APART
@@ -21,6 +22,7 @@ FEW = [
     ),
     *(case("scores", (32, 16), dtype, -1) for dtype in DTYPES),
     *(mlp_case(kernel, (32, 16), dtype) for kernel in MLP for dtype in DTYPES),
+    *(convolution_case(kernel, (32, 16), dtype) for kernel in CONVOLUTIONS for dtype in DTYPES),
 ]
 """Each kernel once."""
 
@@ -40,6 +42,12 @@ MANY = [
         for kernel in MLP
         for side in (32, 64)
     ),
+    *(
+        convolution_case(kernel, block, dtype)
+        for kernel in CONVOLUTIONS
+        for block in SQUARES
+        for dtype in DTYPES
+    ),
     # Blocks whose gradients take the most registers, and narrow ones that share warps badly.
     *(mlp_case("mlp_weights", block, jnp.float32) for block in ((64, 128), (128, 64))),
     *(mlp_case("mlp_weights", block, jnp.bfloat16) for block in ((16, 16), (64, 16))),
@@ -48,7 +56,10 @@ MANY = [
 ]
 """Each kernel with the blocks that are meant to be used."""
 
-LARGEST = [case(kernel, (128, 128), jnp.float32, axis) for kernel in THREE for axis in (-1, -2)]
+LARGEST = [
+    *(case(kernel, (128, 128), jnp.float32, axis) for kernel in THREE for axis in (-1, -2)),
+    *(convolution_case(kernel, (128, 128), jnp.float32) for kernel in CONVOLUTIONS),
+]
 """The most bytes that the loads of a loop hold: they have to fit GPUs of 99 KB."""
 
 IN_FULL = [
@@ -56,6 +67,10 @@ IN_FULL = [
     for kernel in THREE
     for side in (64, 128)
     for axis in (-1, -2)
+] + [
+    convolution_case(kernel, (side, side), jnp.float32, precision="highest")
+    for kernel in CONVOLUTIONS
+    for side in (64, 128)
 ]
 """Float32 that is not multiplied in TF32, which takes the most registers."""
 

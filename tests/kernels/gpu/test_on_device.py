@@ -4,6 +4,7 @@ The cases of the conformance test, and products with many tiles at the precision
 Run this before anything is timed on a device.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import conformance
 import jax
+import jax.numpy as jnp
 import pytest
 from gpu.check import check_engines
 from gpu.points import Point
@@ -18,9 +20,11 @@ from tuning.kernel_check import compare, compiled, expected
 from tuning.kernel_problems import PRODUCTS, gpu_engines, work_of
 from tuning.watch import STUCK, WorkLostError, require_device
 
-from pallas_kernels import ENGINES
+from pallas_kernels import ENGINES, SparseLayer
+from pallas_kernels.dense_convolution import Geometry
 from pallas_kernels.mosaic import stream_tiles
 from pallas_kernels.tuning import forced
+from sparsemlp import select_blocks
 
 pytestmark = pytest.mark.gpu
 
@@ -197,6 +201,42 @@ def test_pairs_of_engine_triton(kernel, is_apart):
         lambda cut: cut.rows * cut.features,
         "triton",
     )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("side", [16, 32, 64, 128])
+def test_masked_convolutions(side, stride, dtype):
+    """Many tiles of rows, and shares of them; twice the same bits."""
+    images, size, n_out = (16, 15, 16, 128), (3, 3), 256
+    geometry = Geometry((stride, stride), ((1, 1), (1, 1)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = (images, (*size, 128, n_out), (16, *geometry.outputs((15, 16), size), n_out))
+    x, kernel, dy = (
+        jax.random.normal(k, s).astype(dtype) for k, s in zip(keys, shapes, strict=True)
+    )
+    mask = select_blocks(kernel, (side, side), 0.8)
+    layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
+
+    def products(engine, x, kernel, dy):
+        own, kept = ENGINES[engine], mask.kept
+        return (
+            own.convolution(x, kernel, None, kept, layer, geometry),
+            own.convolution_input_gradient(dy, kernel, kept, layer, (15, 16), geometry),
+            own.convolution_gradients(x, dy, kept, layer, size, geometry)[0],
+        )
+
+    with jax.default_matmul_precision("default"):
+        run = jax.jit(functools.partial(products, "triton"))
+        first, again = run(x, kernel, dy), run(x, kernel, dy)
+    wide = [a.astype("float32") for a in (x, kernel, dy)]
+    with jax.default_matmul_precision("highest"):
+        expected = jax.jit(functools.partial(products, "reference"))(*wide)
+    for a, b, e in zip(first, again, expected, strict=True):
+        assert a.tobytes() == b.tobytes()
+        error = jnp.linalg.norm(a.astype("float32") - e) / jnp.linalg.norm(e)
+        # Operands are rounded to 8 bits, or in TF32 to 11; so are results of bfloat16.
+        assert float(error) < (2**-7 if dtype == "bfloat16" else 2**-9)
 
 
 @EVERY_ENGINE
