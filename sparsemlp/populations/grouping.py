@@ -62,16 +62,15 @@ def reason_against(settings: Settings) -> str | None:
             "blocks are kept when it is compiled, and there that is data; choose "
             "--engine=reference or auto, or --population=off"
         )
-    moving = [
-        f"{flag(name)}={getattr(settings, name)}"
-        for name, default in NEED_A_MASK.items()
-        if getattr(settings, name) != default
-    ]
-    if moving or settings.score == GRADIENT_SCORE or settings.hold_out:
-        words = ", ".join(moving) or "a memory of gradients or held-out images"
+    moving = [name for name, default in NEED_A_MASK.items() if getattr(settings, name) != default]
+    moving += ["score"] if settings.score == GRADIENT_SCORE else []
+    moving += ["hold_out"] if settings.hold_out else []
+    if moving:
+        words = ", ".join(f"{flag(name)}={getattr(settings, name)}" for name in moving)
         return (
-            f"{words} cannot be trained in a population: its masks are the largest blocks of the "
-            "moment; train these runs one after another (--population=off)"
+            f"{words} cannot be trained in a population, where each layer keeps its share of the "
+            "largest blocks of the moment and every image trains; train these runs one after "
+            "another (--population=off)"
         )
     if settings.devices is not None and settings.devices > 1:
         return (

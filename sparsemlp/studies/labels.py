@@ -3,10 +3,11 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparsemlp.configuration.config import OF_THE_MACHINE, Config
 from sparsemlp.configuration.mask_options import NEED_A_MASK, OF_A_MASK
+from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan, resolve
 from sparsemlp.plan import all_rules
 from sparsemlp.rules import BlockMasking, describe_rule
@@ -53,6 +54,7 @@ class Labels:
         told |= {"depth"} if self._depths_differ else set()
         told |= {"mask_layers"} if self._layers_differ else set()
         self._of_masked = [name for name in self._of_masked if name not in told]
+        self._usual = _of_models(known)
         trained = [run for run in known if run.records]
         names = {run.settings.dataset for run in trained if run.settings is not None}
         self._sources_differ = len({run.dataset for run in trained}) > len(names)
@@ -63,23 +65,34 @@ class Labels:
         words = [f"depth {skeleton.depth}"] if self._depths_differ else []
         words += [f"{skeleton.masked} masked"] if self._layers_differ and skeleton.masked else []
         words += [skeleton.rules] if self._rules_differ else []
-        words += [_in_words(run, self._of_masked), self._source(run)]
+        words += [self._in_words(run, self._of_masked), self._source(run)]
         return ", ".join(filter(None, words))
 
     def label(self, run: StudyRun) -> str:
         """The masking of a run in words, and what else sets it apart but its seed."""
-        ignored = _RULE | _TOLD | {"seed"} | (OF_A_MASK if run.is_dense else frozenset())
-        words = _in_words(run, (name for name in self._differing if name not in ignored))
+        ignored = _RULE | _TOLD | {"seed"} | _not_of(run)
+        words = self._in_words(run, (name for name in self._differing if name not in ignored))
         others = ", ".join(filter(None, [words, self._source(run)]))
         return f"{run.label} ({others})" if others else run.label
 
     def other_options(self, run: StudyRun) -> str:
         """The options that differ between runs, beside block, ratio, backward pass and seed."""
-        ignored = _RULE | {"seed"} | (OF_A_MASK if run.is_dense else frozenset())
+        ignored = _RULE | {"seed"} | _not_of(run)
         if run.masking is None:
             ignored -= {"config"}
-        words = _in_words(run, (name for name in self._differing if name not in ignored))
+        words = self._in_words(run, (name for name in self._differing if name not in ignored))
         return ", ".join(filter(None, [words, self._source(run)]))
+
+    def _in_words(self, run: StudyRun, names: Iterable[str]) -> str:
+        """Options with their values, but for what is not done or follows from other options."""
+        if run.settings is None:
+            return ""
+        settings = run.settings
+        usual = _followed(settings.model, settings.lr, settings.epochs, settings.dataset)
+        usual = usual | NEED_A_MASK | self._usual.get(settings.model, {})
+        values = {name: getattr(settings, name) for name in names}
+        said = {n: v for n, v in values.items() if v is not None and v != usual.get(n)}
+        return ", ".join(f"{name}={value}" for name, value in said.items())
 
     def _source(self, run: StudyRun) -> str:
         """What a run says of its images beyond their name, if runs of one name differ in it."""
@@ -120,19 +133,26 @@ def _skeleton(run: StudyRun) -> _Skeleton:
     return _Skeleton(depth, " ".join(masked), rules)
 
 
-def _in_words(run: StudyRun, names: Iterable[str]) -> str:
-    """Options with their values, but for what is not done or follows from other options."""
-    if run.settings is None:
-        return ""
-    settings = run.settings
-    usual = _followed(settings.model, settings.lr, settings.epochs, settings.dataset)
-    values = {name: getattr(settings, name) for name in names}
-    said = {
-        name: value
-        for name, value in values.items()
-        if value is not None and value != NEED_A_MASK.get(name) and value != usual.get(name)
-    }
-    return ", ".join(f"{name}={value}" for name, value in said.items())
+def _not_of(run: StudyRun) -> frozenset[str]:
+    """The options of masks, of a run that has none; other rules have layers too."""
+    if run.masking is not None:
+        return frozenset()
+    return OF_A_MASK if run.is_dense else OF_A_MASK - {"mask_layers"}
+
+
+def _of_models(runs: Sequence[StudyRun]) -> dict[str, dict[str, Any]]:
+    """Of each of several models the defaults that none of its runs departs from another in."""
+    by_model: dict[str, list[StudyRun]] = {}
+    for run in runs:
+        if run.settings is not None:
+            by_model.setdefault(run.settings.model, []).append(run)
+    found: dict[str, dict[str, Any]] = {}
+    for model, own in by_model.items():
+        its, apart = recipe(model), differing_options(own)
+        usual = {"mask_layers": its.mask_layers, "epochs": its.epochs, "batch_size": its.batch_size}
+        usual = {**usual, **its.training, **its.architecture}
+        found[model] = {name: value for name, value in usual.items() if name not in apart}
+    return found if len(found) > 1 else {}
 
 
 @functools.cache

@@ -67,11 +67,8 @@ REFUSED = [
     ({"budget": "erk"}, "--budget=erk cannot be trained in a population"),
     ({"ratio_schedule": "cubic", "ramp_epochs": 2}, "--ratio-schedule=cubic cannot be trained"),
     ({"freeze_epoch": 12}, "--freeze-epoch=12 cannot be trained"),
-    (
-        {"score": "gradient", "backward": "dense"},
-        "a memory of gradients or held-out images cannot be trained",
-    ),
-    ({"hold_out": 0.25}, "a memory of gradients or held-out images cannot be trained"),
+    ({"score": "gradient", "backward": "dense"}, "--score=gradient cannot be trained"),
+    ({"hold_out": 0.25}, "--hold-out=0.25 cannot be trained"),
     ({"devices": 2}, "--devices=2 cannot train a population"),
 ]
 

@@ -74,6 +74,21 @@ def test_a_dense_run_says_nothing_of_masks(labelled):
     assert labels.other_options(runs["dense"]) == "mix_probability=1.0"
 
 
+def test_what_follows_from_the_model_is_not_said_beside_it(labelled):
+    runs, labels = labelled(
+        tokens=MASKED,
+        pixels={**MASKED, "model": "resnet9", "width": 16, "block": "16x16"},
+        gradients={"epochs": 20, "model": "resnet9", "width": 16, "gradient": "2:4"},
+        slow={"epochs": 20, "model": "resnet9", "width": 16, "lr": 0.1},
+    )
+    assert labels.variant(runs["tokens"]) == "model=resmlp"
+    assert labels.variant(runs["pixels"]) == "model=resnet9, lr=0.5, width=16"
+    assert labels.other_options(runs["slow"]) == "model=resnet9, lr=0.1, width=16"
+    assert (
+        labels.other_options(runs["gradients"]) == "model=resnet9, gradient=2:4, lr=0.5, width=16"
+    )
+
+
 def test_options_that_differ_are_named_in_their_order(labelled):
     runs, _ = labelled(a=MASKED, b={**MASKED, "seed": 1, "block": "2x2", "checkpoint_every": 9.0})
     assert differing_options(runs.values()) == ("block", "seed")
