@@ -5,6 +5,14 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.dense_convolution import Geometry
 from pallas_kernels.sparse_layer import Phase, SparseLayer
 
+CONVOLUTIONS = {
+    "product": "convolution",
+    "input_gradient": "convolution_input_gradient",
+    "kernel_gradient": "convolution_gradients",
+}
+"""The methods below by the product of the matrix that each is; tables of measurements know them by
+these names."""
+
 
 class EngineOfConvolutions:
     """Convolutions whose kernel keeps some blocks of its matrix; here, none is computed.
@@ -25,12 +33,13 @@ class EngineOfConvolutions:
         """
         return None
 
-    def pays_convolving(self, phase: Phase, layer: SparseLayer) -> bool:
+    def pays_convolving(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
         """Whether it is expected to be faster than XLA's dense convolution, by measurement.
 
         Args:
           phase: `product`, `input_gradient` or `kernel_gradient`.
           layer: the matrix of the kernel.
+          n_rows: pixels of the output, of all images.
         """
         return False
 

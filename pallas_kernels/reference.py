@@ -58,7 +58,7 @@ class Reference(Engine):
         """`dW = (x^T dy) * M`, exactly zero in dropped blocks."""
         return _masked(dense.kernel_gradient(x, dy, layer.axis), kept, layer)
 
-    def pays_convolving(self, phase: Phase, layer: SparseLayer) -> bool:
+    def pays_convolving(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
         """Where no other engine does."""
         return True
 

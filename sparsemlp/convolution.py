@@ -46,8 +46,8 @@ def sparse_conv(
     The products of `sparse_linear`, with x unfolded into its windows and the kernel
     `[down * across * in, out]` for the weight; nothing is unfolded in memory. A 1x1 kernel without
     padding is `sparse_linear` itself, along the channels, on every engine. Larger ones are masked
-    by the engines `cpu` and, on NVIDIA GPUs, by name, `triton` and `jax-triton`, which multiply the
-    kept blocks alone, and by `reference`; without a mask they are XLA's dense convolutions. Of a
+    by the engines `cpu` and, on NVIDIA GPUs, `triton` and `jax-triton`, which multiply the kept
+    blocks alone, and by `reference`; without a mask they are XLA's dense convolutions. Of a
     pruned x engine `cpu` at stride 1 computes dW from the kept blocks or means, position by
     position of the kernel; elsewhere they are spread to the size of x for it.
 
@@ -110,7 +110,8 @@ def sparse_conv(
     masked = None
     if mask is not None and not mask.keeps_all:
         check_convolving(engine, size)
-        masked = masked_matrix(mask, engine, str(kernel.dtype), kernel.shape[2])
+        n_rows = x.shape[0] * math.prod(geometry.outputs(image, size))
+        masked = masked_matrix(mask, engine, str(kernel.dtype), kernel.shape[2], n_rows)
         backward = "masked" if mask.says_backward else backward
     layer = ConvolutionLayer(geometry, size, image, backward, activation, gradient, pruning, masked)
     kept = None

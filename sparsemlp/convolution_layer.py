@@ -26,7 +26,9 @@ class MaskedMatrix:
     engines: tuple[Engine, Engine, Engine]
 
 
-def masked_matrix(mask: Mask, engine: str, dtype: str, n_channels: int) -> MaskedMatrix:
+def masked_matrix(
+    mask: Mask, engine: str, dtype: str, n_channels: int, n_rows: int
+) -> MaskedMatrix:
     """The matrix that a mask is for, and the engines of that name, or with `auto` the best.
 
     Args:
@@ -34,6 +36,7 @@ def masked_matrix(mask: Mask, engine: str, dtype: str, n_channels: int) -> Maske
       engine: `auto`, or the name of an engine.
       dtype: of the operands.
       n_channels: of the images.
+      n_rows: pixels of the output, of all images.
 
     Raises:
       InputError: the engine does not exist, or cannot compute this here.
@@ -44,9 +47,9 @@ def masked_matrix(mask: Mask, engine: str, dtype: str, n_channels: int) -> Maske
         return MaskedMatrix(matrix, (own, own, own))
     matrix = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
     engines = (
-        choose_convolving(engine, matrix, "product", n_channels),
-        choose_convolving(engine, matrix, "input_gradient", n_channels),
-        choose_convolving(engine, matrix, "kernel_gradient", n_channels),
+        choose_convolving(engine, matrix, "product", n_channels, n_rows),
+        choose_convolving(engine, matrix, "input_gradient", n_channels, n_rows),
+        choose_convolving(engine, matrix, "kernel_gradient", n_channels, n_rows),
     )
     return MaskedMatrix(matrix, engines)
 

@@ -37,7 +37,9 @@ def choose_engine(name: str, layer: SparseLayer, phase: Phase, n_rows: int) -> E
     return able[0] if name != "auto" else next(paying, able[-1])
 
 
-def choose_convolving(name: str, layer: SparseLayer, phase: Phase, n_channels: int) -> Engine:
+def choose_convolving(
+    name: str, layer: SparseLayer, phase: Phase, n_channels: int, n_rows: int
+) -> Engine:
     """The engine for a product of a masked convolution that is no linear layer.
 
     Args:
@@ -45,6 +47,7 @@ def choose_convolving(name: str, layer: SparseLayer, phase: Phase, n_channels: i
       layer: the matrix of its kernel.
       phase: which of its products.
       n_channels: of the images that it is applied to.
+      n_rows: pixels of the output, of all images.
 
     Raises:
       InputError: as for `choose_engine`.
@@ -56,7 +59,7 @@ def choose_convolving(name: str, layer: SparseLayer, phase: Phase, n_channels: i
             raise InputError(f"engine {name!r} cannot run here: {reason}")
         if engine.convolves and reason is None:
             able.append(engine)
-    paying = (engine for engine in able if engine.pays_convolving(phase, layer))
+    paying = (engine for engine in able if engine.pays_convolving(phase, layer, n_rows))
     return able[0] if name != "auto" else next(paying, able[-1])
 
 

@@ -22,36 +22,38 @@ def named(*names: str) -> tuple:
 
 @needs_native
 def test_auto_multiplies_the_kept_blocks_where_that_pays():
-    assert masked_matrix(WIDE, "auto", "float32", 32).engines == named("cpu", "cpu", "cpu")
+    assert masked_matrix(WIDE, "auto", "float32", 32, 512).engines == named("cpu", "cpu", "cpu")
     flat = BlockMask(jnp.arange(100, dtype=jnp.int32), MATRIX, (16, 1))
-    engines = masked_matrix(flat, "auto", "float32", 32).engines
+    engines = masked_matrix(flat, "auto", "float32", 32, 512).engines
     assert engines == named("cpu", "reference", "reference")
 
 
 @needs_native
 def test_an_engine_that_is_named_computes_all_of_it():
     narrow = BlockMask(jnp.arange(4, dtype=jnp.int32), MATRIX, (1, 1))
-    assert masked_matrix(narrow, "cpu", "float32", 32).engines == named("cpu", "cpu", "cpu")
-    engines = masked_matrix(WIDE, "reference", "float32", 32).engines
+    assert masked_matrix(narrow, "cpu", "float32", 32, 512).engines == named("cpu", "cpu", "cpu")
+    engines = masked_matrix(WIDE, "reference", "float32", 32, 512).engines
     assert engines == named("reference", "reference", "reference")
 
 
 def test_a_grid_is_for_the_reference():
     grid = GridMask(WIDE.grid(), MATRIX, WIDE.block)
-    found = masked_matrix(grid, "auto", "float32", 32)
+    found = masked_matrix(grid, "auto", "float32", 32, 512)
     assert found.engines == named("reference", "reference", "reference")
     assert found.matrix.n_kept == 18
     with pytest.raises(InputError, match="GridMask has that as data"):
-        masked_matrix(grid, "cpu", "float32", 32)
+        masked_matrix(grid, "cpu", "float32", 32, 512)
 
 
 @pytest.mark.usefixtures("interpreted")
 def test_blocks_of_several_positions_are_left_to_others_by_auto_and_refused_by_name():
     matrix = BlockMask(jnp.arange(4, dtype=jnp.int32), (9 * 48, 64), (32, 32))
-    assert "triton" not in [e.name for e in masked_matrix(matrix, "auto", "float32", 48).engines]
+    assert "triton" not in [
+        e.name for e in masked_matrix(matrix, "auto", "float32", 48, 512).engines
+    ]
     with pytest.raises(InputError, match=r"'triton' cannot run here.* must divide its 48 input"):
-        masked_matrix(matrix, "triton", "float32", 48)
-    assert {e.name for e in masked_matrix(WIDE, "triton", "float32", 32).engines} == {"triton"}
+        masked_matrix(matrix, "triton", "float32", 48, 512)
+    assert {e.name for e in masked_matrix(WIDE, "triton", "float32", 32, 512).engines} == {"triton"}
 
 
 @needs_native

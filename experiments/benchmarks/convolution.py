@@ -1,6 +1,7 @@
 """One masked convolution: its three products against XLA's dense ones."""
 
 import dataclasses
+import math
 import statistics
 from typing import Annotated, Any, NamedTuple, get_args
 
@@ -103,7 +104,8 @@ def measure_products(
     size, image = parse_shape(options.window), (options.size, options.size)
     geometry = window_geometry(image, size, (options.stride, options.stride), "SAME")
     tensors = _tensors(shape, size, geometry, options)
-    masked = masked_matrix(mask, options.engine, options.precision, shape[0])
+    n_rows = options.images * math.prod(geometry.outputs(image, size))
+    masked = masked_matrix(mask, options.engine, options.precision, shape[0], n_rows)
     matrix, (by_y, by_dx, by_dw) = masked.matrix, masked.engines
     # Lists, where an engine takes them, are made once, as in a training step for all its products.
     listed = list_masks({"kernel": mask}, options.engine)["kernel"]

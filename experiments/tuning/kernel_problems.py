@@ -11,16 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import ENGINES, Engine, Neighbours, Reference, SparseLayer, Weights, dense
+from pallas_kernels.engine_of_convolutions import CONVOLUTIONS
 from pallas_kernels.lists import ListedBlocks, ids_of, listed
 from pallas_kernels.tuning import Problem
 from sparsemlp import BlockMask
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.mlp import Linear, sparse_mlp
+from tuning.convolution_problems import convolution_work, is_convolved
 
 PRODUCTS = ("product", "input_gradient", "kernel_gradient")
 PAIRS = ("mlp", "mlp_gradients")
 """Of a layer and its like back: result and gradients, and the gradients alone."""
-KERNELS = (*PRODUCTS, *PAIRS, "compact_gradient", "pruned_input_gradient")
+OF_IMAGES = tuple(CONVOLUTIONS.values())
+KERNELS = (*PRODUCTS, *PAIRS, "compact_gradient", "pruned_input_gradient", *OF_IMAGES)
 COMPARED = (*PRODUCTS, "mlp")
 """The kernels that the GPU benchmark compares before it times anything."""
 LAST = ("jax-triton",)
@@ -106,9 +109,13 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
       kernel: one of `KERNELS`. With `kernel_gradient` goes that of the bias: layers have one, and
         an engine may compute both at once. With `compact_gradient` the block of the layer is that
         of x, with `pruned_input_gradient` it is N and M of the neighbours that are kept.
-      layer: the layer.
-      n_rows: rows of x, or samples times channels along the token axis.
+      layer: the layer; of `OF_IMAGES` the matrix of a 3x3 kernel.
+      n_rows: rows of x, or samples times channels along the token axis; or pixels.
     """
+    if kernel in OF_IMAGES:
+        of_images = convolution_work(kernel, layer, n_rows)
+        operands = (*of_images.operands, kept_blocks(layer))
+        return Work(of_images.sparse, of_images.dense, operands, of_images.n_terms)
     (n_in, n_out), axis, dtype = layer.kernel_shape, layer.axis, jnp.dtype(layer.dtype)
     w = jax.random.normal(jax.random.key(2), (n_in, n_out), dtype) / jnp.asarray(n_in**0.5, dtype)
     bias = jnp.ones(n_out, dtype)
@@ -244,6 +251,8 @@ def is_able(engine: Engine, kernel: str, layer: SparseLayer) -> bool:
         pair = [dataclasses.replace(layer, kernel_shape=s) for s in ((n_in, n_out), (n_out, n_in))]
         able = all(engine.reason_against(each, "gpu") is None for each in pair)
         return able and engine.fuses(pair[0], pair[1])
+    if kernel in OF_IMAGES:
+        return is_convolved(engine, layer)
     return kernel not in PRODUCTS or engine.reason_against(layer, "gpu") is None
 
 

@@ -1,11 +1,13 @@
 """Which layer each kernel is tuned for."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from pallas_kernels import SparseLayer
 from sparsemlp.blocks import Block, divides
-from tuning.kernel_problems import PAIRS, layer_of
+from tuning.convolution_problems import SIZE
+from tuning.kernel_problems import OF_IMAGES, PAIRS, layer_of
 
 
 def tuned_layer(
@@ -21,7 +23,7 @@ def tuned_layer(
 
     Args:
       kernel: one of `KERNELS`; of a pair the layer is the first one.
-      shape: inputs and outputs.
+      shape: inputs and outputs; of `OF_IMAGES` channels.
       block: of the mask; of `compact_gradient` that of the activation, of `pruned_input_gradient`
         n and m of its N:M rule.
       ratio: fraction of blocks to drop.
@@ -38,6 +40,10 @@ def tuned_layer(
         return SparseLayer(shape, block, 1, axis, dtype) if fits else None
     if kernel in PAIRS and (axis != -1 or shape[0] > shape[1]):
         return None
+    if kernel in OF_IMAGES:
+        fits = axis == -1 and divides(block, shape)
+        matrix = math.prod(SIZE) * shape[0], shape[1]
+        return layer_of(matrix, block, ratio, axis, dtype) if fits else None
     shapes = [shape, *([(shape[1], shape[0])] if kernel in PAIRS else [])]
     if not all(divides(block, own) for own in shapes):
         return None

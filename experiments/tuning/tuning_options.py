@@ -33,15 +33,15 @@ class Options:
     kernel: tuple[str, ...] = (*PRODUCTS, *PAIRS)
     """Kernels: product, input_gradient, kernel_gradient, mlp, mlp_gradients; compact_gradient (its
     block is that of the activation), pruned_input_gradient (its block 2x4 keeps 2 of 4
-    neighbours)."""
+    neighbours); convolution, convolution_input_gradient, convolution_gradients (of 3x3 kernels)."""
     shape: tuple[str, ...] = _SHAPES
-    """Inputs and outputs of the layers, INxOUT."""
+    """Inputs and outputs of the layers, INxOUT; channels of convolutions."""
     block: tuple[str, ...] = ("32x32", "64x64", "128x128")
     """Blocks of the mask, ROWSxCOLS."""
     ratio: tuple[float, ...] = (0.8, 0.5, 0.9)
     """Fractions of blocks to drop."""
     rows: tuple[int, ...] = (8192, 32768)
-    """Rows of x."""
+    """Rows of x; pixels of convolutions."""
     dtype: tuple[str, ...] = ("bfloat16", "float32")
     """Dtypes of the operands."""
     tokens: bool = False

@@ -25,7 +25,7 @@ class CpuConvolutions(EngineOfConvolutions):
 
     convolves = True
 
-    def pays_convolving(self, phase: Phase, layer: SparseLayer) -> bool:
+    def pays_convolving(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
         """Where measured: from a ratio on that depends on the sides of the blocks."""
         rows, cols = layer.block
         lanes, depth = {

@@ -115,13 +115,14 @@ def search_space(problem: Problem) -> Iterator[Tiles]:
     (rows, cols), n_bytes = problem.block, 4 if problem.dtype == "float32" else 2
     launches = itertools.product((4, 8), (2, 3, 4))
     match problem.kernel:
-        case "product" | "input_gradient":
-            width, depth = (rows, cols) if problem.kernel == "product" else (cols, rows)
+        case "product" | "input_gradient" | "convolution" | "convolution_input_gradient":
+            is_forward = problem.kernel in ("product", "convolution")
+            width, depth = (rows, cols) if is_forward else (cols, rows)
             choices = itertools.product((128, 256, 64, 32), (4, 8), (3, 4, 2))
             for size, warps, stages in choices:
                 if _fits(size, width, depth, warps, stages, n_bytes):
                     yield Tiles(size, warps, stages)
-        case "kernel_gradient":
+        case "kernel_gradient" | "convolution_gradients":
             many_first = (8, 4) if rows * cols >= 64 * 64 else (4, 8)
             choices = itertools.product((64, 32, 128), many_first, (4, 3, 2), (512, 1024, 264))
             for size, warps, stages, programs in choices:

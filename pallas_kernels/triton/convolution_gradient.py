@@ -62,8 +62,8 @@ def kernel_gradient(
 
 
 def tiles_of(layer: SparseLayer, pixels: Pixels) -> tuple[GradientTiles, int]:
-    """How it is cut, as that of a layer of this matrix is, and the rows of its tiles."""
-    problem = layer.problem("triton", VERSION, "kernel_gradient", pixels.n_rows)
+    """How it is cut, and the rows of its tiles."""
+    problem = layer.problem("triton", VERSION, "convolution_gradients", pixels.n_outputs)
     tiles = configure(problem, gradient_tiles(layer))
     return tiles, tile_size(pixels.n_rows, tiles.rows)
 

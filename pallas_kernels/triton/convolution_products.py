@@ -51,7 +51,7 @@ def convolution(
       interpret: whether the kernel is interpreted.
     """
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    tiles, size = tiles_of(layer, pixels, "product")
+    tiles, size = tiles_of(layer, pixels, "convolution")
     lists = list_columns(kept, (n_in // cols, n_out // rows))
     images = pixels.of_images(x, size)
     out = jax.ShapeDtypeStruct((pixels.padded_rows(size) - pixels.reach, n_out), x.dtype)
@@ -71,7 +71,7 @@ def input_gradient(
     interpret: bool,
 ) -> Float[Array, "images height width in"]:
     """The gradient of the images, with `W * M`; arguments as for `convolution`."""
-    tiles, size = tiles_of(layer, pixels, "input_gradient")
+    tiles, size = tiles_of(layer, pixels, "convolution_input_gradient")
     n_channels = layer.kernel_shape[0] // (pixels.kernel_size[0] * pixels.kernel_size[1])
     lists = _lists_of_inputs(kept, layer, pixels, n_channels // layer.block[1])
     n_rows = pixels.padded_rows(size) - pixels.reach
@@ -83,8 +83,8 @@ def input_gradient(
 
 
 def tiles_of(layer: SparseLayer, pixels: Pixels, method: str) -> tuple[Tiles, int]:
-    """How a product is cut, as that of a layer of this matrix is, and the rows of its tiles."""
-    problem = layer.problem("triton", VERSION, method, pixels.n_rows)
+    """How a product is cut, and the rows of its tiles."""
+    problem = layer.problem("triton", VERSION, method, pixels.n_outputs)
     tiles = configure(problem, product_tiles(layer))
     return tiles, tile_size(pixels.n_rows, tiles.rows)
 

@@ -6,12 +6,14 @@ from jaxtyping import Array, Float
 
 from pallas_kernels import dense
 from pallas_kernels.dense_convolution import Geometry
-from pallas_kernels.engine_of_convolutions import EngineOfConvolutions
+from pallas_kernels.engine_of_convolutions import CONVOLUTIONS, EngineOfConvolutions
 from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.reference import Reference
-from pallas_kernels.sparse_layer import SparseLayer
+from pallas_kernels.sparse_layer import Phase, SparseLayer
 from pallas_kernels.triton import convolution_gradient, convolution_products
+from pallas_kernels.triton.configurations import VERSION
 from pallas_kernels.triton.pixels import Pixels
+from pallas_kernels.tuning import pays
 
 _REFERENCE = Reference()
 _MOST_NUMBERS = 2**30
@@ -25,7 +27,8 @@ class TritonConvolutions(EngineOfConvolutions):
     Images are copied once with their padding, and what is computed at places of that where no
     window begins is dropped: of images of 16x16 and a 3x3 kernel a fifth. Batches of 2^30 numbers
     and more are left to the reference. Checked interpreted and as machine code; no GPU has run or
-    timed it yet, so `auto` leaves it out.
+    timed it yet: `auto` goes by the table of the GPU, which `tune.py --kernel convolution
+    convolution_input_gradient convolution_gradients` adds them to.
 
     Attributes:
       interpret: whether JAX interprets the kernels instead of compiling them.
@@ -43,6 +46,10 @@ class TritonConvolutions(EngineOfConvolutions):
                 f"must divide its {n_channels} input channels"
             )
         return None
+
+    def pays_convolving(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
+        """Where the table of this GPU says so."""
+        return pays(layer.problem("triton", VERSION, CONVOLUTIONS[phase], n_rows))
 
     def convolution(
         self,

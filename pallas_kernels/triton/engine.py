@@ -81,6 +81,9 @@ class Triton(TritonConvolutions, Engine):
             "product": lambda: configurations.product_tiles(layer),
             "input_gradient": lambda: configurations.product_tiles(layer),
             "kernel_gradient": lambda: configurations.gradient_tiles(layer),
+            "convolution": lambda: configurations.product_tiles(layer),
+            "convolution_input_gradient": lambda: configurations.product_tiles(layer),
+            "convolution_gradients": lambda: configurations.gradient_tiles(layer),
             "compact_gradient": configurations.compact_tiles,
             "pruned_input_gradient": configurations.pruned_tiles,
         }

@@ -40,6 +40,11 @@ class Pixels:
         return self.geometry.outputs(self.image, self.kernel_size)
 
     @property
+    def n_outputs(self) -> int:
+        """Pixels of all outputs."""
+        return self.n_images * math.prod(self.outputs)
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Height and width of what an image is laid out as, in each phase."""
         down, across = (

@@ -165,7 +165,7 @@ def _check_engine(program: Program, state: Any) -> None:
         layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, dtype)
         if len(windows[path]) > 2 and windows[path][:2] != (1, 1):
             check_convolving(model.engine, windows[path][:2], path)
-            choose_convolving(model.engine, layer, "product", windows[path][2])
+            choose_convolving(model.engine, layer, "product", windows[path][2], 1)
         else:
             choose_engine(model.engine, layer, "product", 1)
 

@@ -79,7 +79,7 @@ def test_each_product_is_that_of_unfolded_images(engine, case, dtype):
 
 def pays(phase, block, n_kept) -> bool:
     layer = SparseLayer((640, 320), block, n_kept, -1, "float32")
-    return CpuConvolutions().pays_convolving(phase, layer)
+    return CpuConvolutions().pays_convolving(phase, layer, 512)
 
 
 PHASES = ("product", "input_gradient", "kernel_gradient")

@@ -13,7 +13,7 @@ LAYER = SparseLayer((8, 8), (4, 4), 1, -1, "float32")
 def test_the_reference_convolves_wherever_no_other_does():
     able = [name for name, engine in ENGINES.items() if engine.convolves]
     assert able == ["cpu", "triton", "jax-triton", "reference"]
-    assert ENGINES["reference"].pays_convolving("product", LAYER)
+    assert ENGINES["reference"].pays_convolving("product", LAYER, 512)
 
 
 def test_blocks_of_several_positions_are_not_for_every_engine():
@@ -28,7 +28,7 @@ def test_blocks_of_several_positions_are_not_for_every_engine():
 
 def test_others_do_not():
     assert not EngineOfConvolutions.convolves
-    assert not EngineOfConvolutions().pays_convolving("product", LAYER)
+    assert not EngineOfConvolutions().pays_convolving("product", LAYER, 512)
 
 
 @pytest.mark.usefixtures("unchecked")

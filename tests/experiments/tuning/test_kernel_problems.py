@@ -6,6 +6,7 @@ import jax
 import pytest
 from tuning.kernel_problems import (
     KERNELS,
+    OF_IMAGES,
     PAIRS,
     gpu_engines,
     layer_of,
@@ -26,9 +27,10 @@ BLOCKS = {"compact_gradient": (8, 8), "pruned_input_gradient": (2, 4)}
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_kernel_has_a_dense_counterpart_of_the_same_form(kernel, axis):
-    if kernel in PAIRS and axis == -2:
-        pytest.skip("pairs of layers are fused along the features alone")
-    layer = SparseLayer((64, 128), BLOCKS.get(kernel, (32, 32)), 3, axis, "bfloat16")
+    if kernel in (*PAIRS, *OF_IMAGES) and axis == -2:
+        pytest.skip("pairs of layers and images are computed along the features alone")
+    shape = (9 * 64, 128) if kernel in OF_IMAGES else (64, 128)
+    layer = SparseLayer(shape, BLOCKS.get(kernel, (32, 32)), 3, axis, "bfloat16")
     work = work_of(kernel, layer, 32)
     sparse = jax.eval_shape(work.reference or work.sparse(Reference()), *work.operands)
     dense = jax.eval_shape(work.dense, *work.operands)
@@ -57,7 +59,7 @@ def test_engines_for_gpus_are_found_and_made_to_be_interpreted():
 
 
 @pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k not in PAIRS])
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k not in (*PAIRS, *OF_IMAGES)])
 def test_a_kernel_looks_for_what_is_stored_of_it(kernel, axis, monkeypatch):
     looked_for = []
 
