@@ -17,7 +17,7 @@ from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, GradientTiles, gradient_tiles
 from pallas_kernels.triton.launch import dot, launch, load, quotient_and_rest, tile_size, whole
-from pallas_kernels.triton.pixels import Pixels
+from pallas_kernels.triton.pixels import LARGEST_TILE, Pixels
 from pallas_kernels.tuning import configure
 
 
@@ -44,11 +44,18 @@ def kernel_gradient(
     tiles, size = tiles_of(layer, pixels)
     n_tiles = pl.cdiv(pixels.n_rows, size)
     per_program = pl.cdiv(n_tiles, min(n_tiles, pl.cdiv(tiles.programs, kept.size)))
-    n_shares, length = pl.cdiv(n_tiles, per_program), per_program * size
-    operands = [ids_of(kept), pixels.of_images(x, length), pixels.of_outputs(dy, length)]
+    n_shares = pl.cdiv(n_tiles, per_program)
+    operands = [ids_of(kept), pixels.of_images(x), pixels.of_outputs(dy)]
     parts = launch(
         "sparsemlp_convolution_gradient",
-        functools.partial(_kernel, layer=layer, pixels=pixels, size=size, length=length),
+        functools.partial(
+            _kernel,
+            layer=layer,
+            pixels=pixels,
+            size=size,
+            n_tiles=n_tiles,
+            per_program=per_program,
+        ),
         operands,
         grid=(kept.size, n_shares),
         in_specs=[*map(whole, operands)],
@@ -65,7 +72,7 @@ def tiles_of(layer: SparseLayer, pixels: Pixels) -> tuple[GradientTiles, int]:
     """How it is cut, and the rows of its tiles."""
     problem = layer.problem("triton", VERSION, "convolution_gradients", pixels.n_outputs)
     tiles = configure(problem, gradient_tiles(layer))
-    return tiles, tile_size(pixels.n_rows, tiles.rows)
+    return tiles, tile_size(pixels.n_rows, min(tiles.rows, LARGEST_TILE))
 
 
 def _kernel(
@@ -77,20 +84,22 @@ def _kernel(
     layer: SparseLayer,
     pixels: Pixels,
     size: int,
-    length: int,
+    n_tiles: int,
+    per_program: int,
 ) -> None:
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     n_blocks_in = n_in // cols // (pixels.kernel_size[0] * pixels.kernel_size[1])
     down, block_out = quotient_and_rest(kept[pl.program_id(0)], n_out // rows)
     position, block_in = quotient_and_rest(down, n_blocks_in)
     phase, shift = pixels.place(position)
-    first = pl.program_id(1) * length
-    first_x, first_dy = first + phase * pixels.padded_rows(length) + shift, first + pixels.reach
+    from_phase = phase * pixels.padded_rows + shift
+    first = pl.program_id(1) * per_program
 
     def add(tile: Array, total: Array) -> Array:
-        a = x.at[pl.ds(first_x + tile * size, size), pl.ds(block_in * cols, cols)]
-        b = dy.at[pl.ds(first_dy + tile * size, size), pl.ds(block_out * rows, rows)]
+        row = tile * size
+        a = x.at[pl.ds(row + from_phase, size), pl.ds(block_in * cols, cols)]
+        b = dy.at[pl.ds(row + pixels.reach, size), pl.ds(block_out * rows, rows)]
         return total + dot(load(a), load(b), (0, 0))
 
-    total = jnp.zeros((cols, rows), jnp.float32)
-    dw[...] = jax.lax.fori_loop(0, length // size, add, total)
+    total, last = jnp.zeros((cols, rows), jnp.float32), jnp.minimum(first + per_program, n_tiles)
+    dw[...] = jax.lax.fori_loop(first, last, add, total)

@@ -25,7 +25,7 @@ from pallas_kernels.triton.launch import (
     tile_size,
     whole,
 )
-from pallas_kernels.triton.pixels import Pixels
+from pallas_kernels.triton.pixels import LARGEST_TILE, Pixels
 from pallas_kernels.tuning import configure
 
 
@@ -53,9 +53,8 @@ def convolution(
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     tiles, size = tiles_of(layer, pixels, "convolution")
     lists = list_columns(kept, (n_in // cols, n_out // rows))
-    images = pixels.of_images(x, size)
-    out = jax.ShapeDtypeStruct((pixels.padded_rows(size) - pixels.reach, n_out), x.dtype)
-    operands = [images, kernel] if bias is None else [images, kernel, bias]
+    out = jax.ShapeDtypeStruct((pl.cdiv(pixels.n_rows, size) * size, n_out), x.dtype)
+    operands = [pixels.of_images(x), kernel, *([] if bias is None else [bias])]
     name = "sparsemlp_convolution"
     y = _launch(name, lists, operands, out, layer, pixels, tiles, size, interpret)
     return pixels.to_outputs(y)
@@ -74,9 +73,9 @@ def input_gradient(
     tiles, size = tiles_of(layer, pixels, "convolution_input_gradient")
     n_channels = layer.kernel_shape[0] // (pixels.kernel_size[0] * pixels.kernel_size[1])
     lists = _lists_of_inputs(kept, layer, pixels, n_channels // layer.block[1])
-    n_rows = pixels.padded_rows(size) - pixels.reach
+    n_rows = pl.cdiv(pixels.n_rows, size) * size
     out = jax.ShapeDtypeStruct((pixels.n_phases, n_rows, n_channels), dy.dtype)
-    operands = [pixels.of_outputs(dy, size), kernel]
+    operands = [pixels.of_outputs(dy), kernel]
     name = "sparsemlp_convolution_transposed"
     dx = _launch(name, lists, operands, out, layer, pixels, tiles, size, interpret)
     return pixels.to_images(dx)
@@ -86,7 +85,7 @@ def tiles_of(layer: SparseLayer, pixels: Pixels, method: str) -> tuple[Tiles, in
     """How a product is cut, and the rows of its tiles."""
     problem = layer.problem("triton", VERSION, method, pixels.n_outputs)
     tiles = configure(problem, product_tiles(layer))
-    return tiles, tile_size(pixels.n_rows, tiles.rows)
+    return tiles, tile_size(pixels.n_rows, min(tiles.rows, LARGEST_TILE))
 
 
 def _lists_of_inputs(
@@ -159,7 +158,7 @@ def _kernel(
         else:
             position, block = quotient_and_rest(across[entry], n_blocks_in)
             phase, shift = pixels.place(position)
-            first = phase * pixels.padded_rows(size) + row + shift
+            first = phase * pixels.padded_rows + row + shift
             weights = kernel.at[pl.ds(across[entry] * cols, cols), pl.ds(line * rows, rows)]
         tile = load(x.at[pl.ds(first, size), pl.ds(block * depth, depth)])
         return total + dot(tile, load(weights), (1, 1 if transposed else 0))

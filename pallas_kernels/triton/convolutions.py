@@ -16,16 +16,15 @@ from pallas_kernels.triton.pixels import Pixels
 from pallas_kernels.tuning import pays
 
 _REFERENCE = Reference()
-_MOST_NUMBERS = 2**30
-"""Of images as rows. Kernels, whose integers have 32 bits, tell twice as many apart, and up to
-whole shares there may be twice as many rows."""
+_MOST_NUMBERS = 2**31
+"""Of images as rows: kernels, whose integers have 32 bits, tell so many apart."""
 
 
 class TritonConvolutions(EngineOfConvolutions):
     """Multiplies shifted rows of pixels by the kept blocks; windows are not unfolded.
 
     Images are copied once with their padding, and what is computed at places of that where no
-    window begins is dropped: of images of 16x16 and a 3x3 kernel a fifth. Batches of 2^30 numbers
+    window begins is dropped: of images of 16x16 and a 3x3 kernel a fifth. Batches of 2^31 numbers
     and more are left to the reference. Checked interpreted and as machine code; no GPU has run or
     timed it yet: `auto` goes by the table of the GPU, which `tune.py --kernel convolution
     convolution_input_gradient convolution_gradients` adds them to.
@@ -114,5 +113,5 @@ def _takes(pixels: Pixels, kept: KeptBlocks, layer: SparseLayer) -> bool:
     """Whether there is something to multiply, in arrays that are not too large."""
     n_positions = math.prod(pixels.kernel_size)
     n_features = max(layer.kernel_shape[0] // n_positions, layer.kernel_shape[1])
-    n_numbers = (pixels.n_phases * pixels.n_rows + pixels.reach) * n_features
+    n_numbers = pixels.n_phases * pixels.padded_rows * n_features
     return bool(pixels.n_rows) and bool(kept.size) and n_numbers < _MOST_NUMBERS

@@ -17,6 +17,9 @@ from jaxtyping import Array, Float
 from pallas_kernels.dense_convolution import Geometry
 from pallas_kernels.triton.launch import quotient_and_rest
 
+LARGEST_TILE = 256
+"""Rows of a tile, at most: so many more than an image needs may be read."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
@@ -71,9 +74,13 @@ class Pixels:
         (down, across), strides = self.kernel_size, self.geometry.strides
         return (down - 1) // strides[0] * self.grid[1] + (across - 1) // strides[1]
 
-    def padded_rows(self, size: int) -> int:
-        """Rows of a phase up to whole tiles of `size`, and as many behind as a shift reaches."""
-        return -(-self.n_rows // size) * size + self.reach
+    @property
+    def padded_rows(self) -> int:
+        """Rows of a phase, as many behind them as a shift reaches, and a tile.
+
+        All kernels find them alike, so that the two of the backward pass share those of dy.
+        """
+        return self.n_rows + self.reach + LARGEST_TILE
 
     def place(self, position: Array) -> tuple[Array, Array]:
         """The phase of the pixels that a position of the kernel meets, and its shift in rows."""
@@ -85,7 +92,7 @@ class Pixels:
         return row * strides[1] + column, below * width + behind
 
     def of_images(
-        self, x: Float[Array, "images height width features"], size: int
+        self, x: Float[Array, "images height width features"]
     ) -> Float[Array, "rows features"]:
         """Images with their padding as rows, phase after phase, each of `padded_rows`."""
         strides, (height, width) = self.geometry.strides, self.grid
@@ -94,11 +101,11 @@ class Pixels:
         x = _padded(x, ((0, 0), *config, (0, 0)))
         x = x.reshape(self.n_images, height, strides[0], width, strides[1], -1)
         x = x.transpose(2, 4, 0, 1, 3, 5).reshape(self.n_phases, self.n_rows, -1)
-        x = _padded(x, ((0, 0), (0, self.padded_rows(size) - self.n_rows), (0, 0)))
+        x = _padded(x, ((0, 0), (0, self.padded_rows - self.n_rows), (0, 0)))
         return x.reshape(-1, x.shape[-1])
 
     def of_outputs(
-        self, dy: Float[Array, "images new_height new_width features"], size: int
+        self, dy: Float[Array, "images new_height new_width features"]
     ) -> Float[Array, "rows features"]:
         """Outputs as `padded_rows` at whose places their windows begin, zero where none does.
 
@@ -106,8 +113,7 @@ class Pixels:
         """
         sides = [(0, n - m) for n, m in zip(self.grid, self.outputs, strict=True)]
         dy = _padded(dy, ((0, 0), *sides, (0, 0))).reshape(self.n_rows, -1)
-        behind = self.padded_rows(size) - self.n_rows - self.reach
-        return _padded(dy, ((self.reach, behind), (0, 0)))
+        return _padded(dy, ((self.reach, LARGEST_TILE), (0, 0)))
 
     def to_outputs(
         self, rows: Float[Array, "rows features"]

@@ -24,26 +24,26 @@ def pixels_of(size, geometry) -> Pixels:
 
 @pytest.mark.parametrize(("size", "geometry"), WALKS, ids=str)
 def test_a_position_reads_every_window_so_many_rows_further(size, geometry):
-    pixels, n = pixels_of(size, geometry), 16
+    pixels = pixels_of(size, geometry)
     x = jnp.arange(1, 1 + np.prod(SHAPE), dtype=jnp.float32).reshape(SHAPE)
     index, _ = unfolded.windows(SHAPE, size, geometry.strides, geometry.padding)
     windows = unfolded.unfold(x, index).reshape(SHAPE[0], *pixels.outputs, -1, SHAPE[3])
-    rows = pixels.of_images(x, n)
-    assert rows.shape == (pixels.n_phases * pixels.padded_rows(n), SHAPE[3])
+    rows = pixels.of_images(x)
+    assert rows.shape == (pixels.n_phases * pixels.padded_rows, SHAPE[3])
     for position in range(size[0] * size[1]):
         phase, shift = (int(a) for a in pixels.place(jnp.int32(position)))
-        first = phase * pixels.padded_rows(n) + shift
+        first = phase * pixels.padded_rows + shift
         assert 0 <= shift <= pixels.reach
-        seen = pixels.to_outputs(rows[first : first + pixels.padded_rows(n) - pixels.reach])
+        seen = pixels.to_outputs(rows[first : first + pixels.n_rows])
         np.testing.assert_array_equal(seen, windows[..., position, :])
 
 
 @pytest.mark.parametrize(("size", "geometry"), WALKS, ids=str)
 def test_seen_from_a_pixel_windows_begin_so_many_rows_before(size, geometry):
-    pixels, n = pixels_of(size, geometry), 16
+    pixels = pixels_of(size, geometry)
     dy = jnp.asarray(np.random.default_rng(0).normal(size=(3, *pixels.outputs, 2)), jnp.float32)
     index, _ = unfolded.windows(SHAPE, size, geometry.strides, geometry.padding)
-    rows, length = pixels.of_outputs(dy, n), pixels.padded_rows(n) - pixels.reach
+    rows, length = pixels.of_outputs(dy), pixels.n_rows
     sums = np.zeros((pixels.n_phases, length, 2), np.float32)
     unfolded_dy = np.repeat(np.asarray(dy).reshape(-1, 1, 2), size[0] * size[1], axis=1)
     for position in range(size[0] * size[1]):
