@@ -116,7 +116,7 @@ def test_an_engine_that_cannot_mask_a_convolution_is_refused_before_the_dense_ep
         "gradient": None,
         "gradient_method": None,
     }
-    options["engine"] = "triton"
+    options["engine"] = "mosaic"
     settings = resolve(Config(**options), "x")
-    with pytest.raises(InputError, match=r"engine 'triton' masks .* conv_2/kernel is another"):
+    with pytest.raises(InputError, match=r"engine 'mosaic' masks .* conv_2/kernel is another"):
         build_program(settings, dataset())
