@@ -32,7 +32,7 @@ class Step:
     """resmlp or resnet9, the latter without PyTorch."""
     more: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """A further contender, the options of cifar10.py that it has, without their dashes:
-    "ratio=0.8 activation=8x8:0.8". Give it once for each."""
+    "ratio=0.8 activation=8x8:0.8", or "config='MODEL STRING'". Give it once for each."""
     block: str = "32x32"
     """Block of the mask, ROWSxCOLS: rows over outputs, columns over inputs."""
     ratio: float = 0.8
@@ -78,6 +78,8 @@ def measure_step(options: Annotated[Step, tyro.conf.arg(name="")]) -> None:
 def _read_more(text: str, config: Config) -> Config:
     """The run that an option --more stands for, checked before anything is compiled."""
     words = [f"--{word}" for word in shlex.split(text)]
+    if any(word.startswith("--config=") for word in words):
+        config = Config(model=config.model, batch_size=config.batch_size)
     own = cli(Config, args=words, default=config, prog=f"--more={text!r}")
     resolve(own, "cifar10")
     return own

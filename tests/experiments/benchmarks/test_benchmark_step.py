@@ -33,6 +33,19 @@ def test_every_more_is_a_contender_of_its_own() -> None:
     assert options.more == ("ratio=0.5 gradient=2:4", "activation=8x8:0.8")
 
 
+def test_a_model_string_of_more_has_no_block_of_the_others_beside_it(monkeypatch) -> None:
+    configs = []
+    monkeypatch.setattr(benchmark_step, "jax_steps", lambda _, config: configs.append(config))
+    monkeypatch.setattr(benchmark_step, "take_turns", lambda *_: {"dense": [1.0]})
+    monkeypatch.setattr(benchmark_step, "pytorch_device", lambda: None)
+    string = "ResMLP5 @ XChannel = masked 0.8 (32, 32);"
+    more = (f"config='{string}' seed=1", "ratio=0.5")
+    benchmark_step.measure_step(benchmark_step.Step(batch_size=7, more=more))
+    *_, own, other = configs
+    assert (own.config, own.block, own.batch_size, own.seed) == (string, None, 7, 1)
+    assert (other.config, other.block, other.ratio) == (None, "32x32", 0.5)
+
+
 @pytest.mark.parametrize(
     ("platform", "has_gpu", "device", "words"),
     [
