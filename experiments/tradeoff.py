@@ -79,10 +79,15 @@ def name_runs(runs: Sequence[StudyRun]) -> list[str]:
     labels = Labels(runs)
     seeds = {run.settings.seed for run in runs if run.settings is not None}
     return [
-        f"{run.model} {labels.label(run)}"
+        (labels.label(run) if _has_string(run) else f"{run.model} {labels.label(run)}")
         + (f", seed {run.settings.seed}" if run.settings is not None and len(seeds) > 1 else "")
         for run in runs
     ]
+
+
+def _has_string(run: StudyRun) -> bool:
+    """Whether the words for its masking are a model string, which names the model."""
+    return run.settings is not None and run.settings.config is not None
 
 
 def _points(runs: Sequence[StudyRun]) -> Iterator[Point]:

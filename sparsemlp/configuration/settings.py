@@ -220,7 +220,8 @@ def describe_masking(config: Config) -> str:
         rules = all_rules(depth_and_plan(config)[1])
         masks = any(isinstance(rule, BlockMasking) and rule.ratio for rule in rules)
         words = [f"{config.backward} backward", *in_words(config)] if masks else []
-        return " ".join([config.config.strip(), ", ".join(words)]).strip()
+        string = config.config.strip()
+        return f"{string} {', '.join(words)}" if words else string.removesuffix(";").rstrip()
     chosen = _rule_options(config)
     block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
     where = "" if layers == recipe(config.model).mask_layers else f" in {layers}"
@@ -238,8 +239,13 @@ def describe_masking(config: Config) -> str:
 
 def describe_run(config: Config, source: str) -> str:
     """A run on a data set in a few words, for its pictures."""
-    model = recipe(config.model).title
-    return f"{model} {describe_masking(config)}, {source}, seed {config.seed}"
+    return f"{describe_model(config)}, {source}, seed {config.seed}"
+
+
+def describe_model(config: Config) -> str:
+    """Model and masking in a few words; a model string has its model's name."""
+    masking = describe_masking(config)
+    return masking if config.config is not None else f"{recipe(config.model).title} {masking}"
 
 
 def _rule_options(config: Config) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from sparsemlp.configuration.settings import (
     check_said_in_vain,
     depth_and_plan,
     describe_masking,
+    describe_run,
     resolve,
 )
 from sparsemlp.errors import InputError
@@ -217,12 +218,19 @@ def test_a_gradient_method_without_a_gradient_rule_is_refused():
         (Config(config="ResMLP5"), "ResMLP5"),
         (
             Config(config="ResMLP2 @ XPatch = sparse 0.7 (8, 8);"),
-            "ResMLP2 @ XPatch = sparse 0.7 (8, 8);",
+            "ResMLP2 @ XPatch = sparse 0.7 (8, 8)",
         ),
     ],
 )
 def test_masking_in_a_few_words(config, expected):
     assert describe_masking(config) == expected
+
+
+def test_a_model_is_named_once():
+    options = describe_run(Config(ratio=0.8, seed=3), "digits")
+    assert options == "ResMLP 32x32 at 0.8, masked backward, digits, seed 3"
+    string = describe_run(Config(config="ResMLP2 @ XPatch = sparse 0.7 (8, 8);"), "digits")
+    assert string == "ResMLP2 @ XPatch = sparse 0.7 (8, 8), digits, seed 0"
 
 
 @pytest.mark.parametrize("chosen", [{"lr": 0.01, "min_lr": 0.1}, {"min_lr": 0.1}], ids=str)
