@@ -1,5 +1,6 @@
 """Grid files as they are shipped and as they go wrong."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_the_grid_of_weight_decay_has_every_run_with_it_and_without():
     assert {(c.ratio, c.backward, c.seed) for c in decays[1e-4]} == {
         (c.ratio, c.backward, c.seed) for c in decays[0.0]
     }
+
+
+def test_the_grid_of_pruned_gradients_has_every_setting_with_three_seeds():
+    settings = [run.config for run in read_grid(CONFIGS / "pruned_gradients.yaml").runs]
+    assert len(settings) == 39
+    assert Counter(c.seed for c in settings) == {0: 13, 1: 13, 2: 13}
+    alone = {(c.gradient_method, c.mask_layers) for c in settings if c.gradient is not None}
+    assert len(alone) == 6
+    strings = {c.config for c in settings if c.config is not None}
+    assert sum("gradient 2:4" in text for text in strings) == 4
 
 
 def test_the_short_grid_has_every_block_at_every_ratio_and_dense():
