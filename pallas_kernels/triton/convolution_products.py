@@ -121,7 +121,8 @@ def _launch(
         name,
         functools.partial(_kernel, layer=layer, pixels=pixels, size=size),
         operands,
-        grid=(lists.order.size, pl.cdiv(pixels.n_rows, size)),
+        # On one axis: of the others a GPU has 65535 programs at most.
+        grid=(lists.order.size * pl.cdiv(pixels.n_rows, size),),
         in_specs=[*map(whole, operands)],
         out_spec=pl.BlockSpec(out.shape, lambda *_: (0,) * len(out.shape)),
         out=out,
@@ -146,7 +147,8 @@ def _kernel(
     transposed = len(y.shape) == 3
     width, depth = (cols, rows) if transposed else (rows, cols)
     n_blocks_in = n_in // cols // (pixels.kernel_size[0] * pixels.kernel_size[1])
-    line, row = order[pl.program_id(0)], pl.program_id(1) * size
+    tile, place = quotient_and_rest(pl.program_id(0), order.shape[0])
+    line, row = order[place], tile * size
 
     def add(entry: Array, total: Array) -> Array:
         if transposed:
