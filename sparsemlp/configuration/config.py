@@ -65,8 +65,8 @@ class Config:
     8x8:0.7; or mean:TOKENSxFEATURES (resnet9: mean:HEIGHTxWIDTH), the means of windows, as
     mean:2x2."""
     gradient: Annotated[str | None, open_default("N:M", "none, all of it")] = None
-    """How many of M neighbours of the output gradient are kept for dX, as 2:4. A ResMLP held that in
-    its channel linears alone: --mask-layers=XChannel."""
+    """How many of M neighbours of the output gradient are kept for dX, as 2:4; in a ResMLP that
+    held in the channel linears alone (--mask-layers=XChannel)."""
     gradient_method: Annotated[str | None, open_default("STR", "magnitude")] = None
     """Which ones: random, magnitude, or rescaled (magnitude, scaled to the lost sum)."""
     config: Annotated[str | None, open_default("TEXT", "none")] = None
