@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from tuning.device_lock import Lock, device_lock, file_lock, unlocked
 from tuning.kernel_check import compare, compiled, expected_by
-from tuning.kernel_problems import COMPARED, Work, gpu_engines, is_able, planned_work
+from tuning.kernel_problems import COMPARED, gpu_engines, is_able, planned_work
 from tuning.watch import (
     AtWork,
     Guard,
@@ -27,6 +27,7 @@ from tuning.watch import (
     require_device,
     unguarded,
 )
+from tuning.work import Work
 
 from gpu.points import Point, engine_takes, tiny_points
 from pallas_kernels import Engine

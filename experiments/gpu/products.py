@@ -10,8 +10,9 @@ from tuning.ceilings import Ceilings
 from tuning.compiled_loops import Loop, compile_loops, repetitions
 from tuning.device_lock import Lock, unlocked
 from tuning.device_timing import WARM_SECONDS, Timed, time_loops
-from tuning.kernel_problems import kept_blocks, random_rows
+from tuning.kernel_problems import random_rows
 from tuning.watch import Guard, unguarded
+from tuning.work import kept_blocks
 
 from gpu.points import (
     PHASES,

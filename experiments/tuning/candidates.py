@@ -17,8 +17,9 @@ from tuning.compiled_loops import Loop, compile_loops, repetitions
 from tuning.device_lock import Lock, unlocked
 from tuning.device_timing import WARM_SECONDS, time_loops
 from tuning.kernel_check import Wanted, expected_by, reason_wrong
-from tuning.kernel_problems import Work, planned_work
+from tuning.kernel_problems import planned_work
 from tuning.watch import Guard, reason_of, require_device, unguarded
+from tuning.work import Work
 
 _USUAL_FLOPS = 2e14
 """Operations a second that a loop is laid out for: how long it runs, not what it reaches."""

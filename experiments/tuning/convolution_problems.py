@@ -1,36 +1,19 @@
-"""A problem of a kernel for masked convolutions as arrays; of `kernel_problems` those of images."""
+"""A problem of a kernel for masked convolutions as arrays."""
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from pallas_kernels import Engine, SparseLayer, dense, dense_convolution
 from pallas_kernels.dense_convolution import Geometry
+from tuning.work import Work, kept_blocks
 
 SIZE = (3, 3)
 """Height and width of the kernels that are tuned, the most usual ones."""
 GEOMETRY = Geometry((1, 1), ((1, 1), (1, 1)))
 _SIDES = (16, 8, 1)
 """Of images: the first whose pixels divide the rows."""
-
-
-class ImageWork(NamedTuple):
-    """What is timed and checked of a convolution: as `kernel_problems.Work`, without kept blocks.
-
-    Attributes:
-      sparse: `sparse(engine)(*operands, kept)`.
-      dense: `dense(*operands, kept)`.
-      operands: arrays.
-      n_terms: how many products a number of the result sums, at most.
-    """
-
-    sparse: Callable[[Engine], Callable[..., Any]]
-    dense: Callable[..., Any]
-    operands: tuple[Any, ...]
-    n_terms: int
 
 
 def n_channels(layer: SparseLayer) -> int:
@@ -47,7 +30,7 @@ def is_convolved(engine: Engine, layer: SparseLayer) -> bool:
     )
 
 
-def convolution_work(kernel: str, layer: SparseLayer, n_rows: int) -> ImageWork:
+def convolution_work(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
     """The work of a kernel.
 
     Args:
@@ -60,32 +43,32 @@ def convolution_work(kernel: str, layer: SparseLayer, n_rows: int) -> ImageWork:
     keys, dtype = jax.random.split(jax.random.key(0), 3), jnp.dtype(layer.dtype)
     x, dy = (
         jax.random.normal(key, (n_rows // side**2, *image, n), dtype)
-        for key, n in zip(keys, (n_in, n_out), strict=False)
+        for key, n in zip(keys[:2], (n_in, n_out), strict=True)
     )
     w = jax.random.normal(keys[2], (*SIZE, n_in, n_out), dtype)
     w, bias = w / jnp.asarray(layer.kernel_shape[0] ** 0.5, dtype), jnp.ones(n_out, dtype)
     match kernel:
         case "convolution":
-            return ImageWork(
+            return Work(
                 lambda e: (
                     lambda x, w, b, kept: e.convolution(x, w, b, e.taken(kept), layer, GEOMETRY)
                 ),
                 lambda x, w, b, kept: dense_convolution.product(x, w, GEOMETRY) + b,
-                (x, w, bias),
+                (x, w, bias, kept_blocks(layer)),
                 layer.kernel_shape[0],
             )
         case "convolution_input_gradient":
-            return ImageWork(
+            return Work(
                 lambda e: (
                     lambda dy, w, kept: e.convolution_input_gradient(
                         dy, w, e.taken(kept), layer, image, GEOMETRY
                     )
                 ),
                 lambda dy, w, kept: dense_convolution.input_gradient(dy, w, image, GEOMETRY),
-                (dy, w),
+                (dy, w, kept_blocks(layer)),
                 math.prod(SIZE) * n_out,
             )
-    return ImageWork(
+    return Work(
         lambda e: (
             lambda x, dy, kept: e.convolution_gradients(x, dy, e.taken(kept), layer, SIZE, GEOMETRY)
         ),
@@ -93,6 +76,6 @@ def convolution_work(kernel: str, layer: SparseLayer, n_rows: int) -> ImageWork:
             dense_convolution.kernel_gradient(x, dy, SIZE, GEOMETRY),
             dense.bias_gradient(dy, -1),
         ),
-        (x, dy),
+        (x, dy, kept_blocks(layer)),
         n_rows,
     )

@@ -11,7 +11,7 @@ from jax import Array
 
 from pallas_kernels import Reference
 from tuning.compiled_loops import UNTUNED
-from tuning.kernel_problems import Work
+from tuning.work import Work
 
 
 class Wanted(NamedTuple):

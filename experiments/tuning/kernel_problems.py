@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,13 @@ import numpy as np
 
 from pallas_kernels import ENGINES, Engine, Neighbours, Reference, SparseLayer, Weights, dense
 from pallas_kernels.engine_of_convolutions import CONVOLUTIONS
-from pallas_kernels.lists import ListedBlocks, ids_of, listed
+from pallas_kernels.lists import ids_of
 from pallas_kernels.tuning import Problem
 from sparsemlp import BlockMask
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.mlp import Linear, sparse_mlp
 from tuning.convolution_problems import convolution_work, is_convolved
+from tuning.work import Work, kept_blocks
 
 PRODUCTS = ("product", "input_gradient", "kernel_gradient")
 PAIRS = ("mlp", "mlp_gradients")
@@ -30,26 +31,6 @@ LAST = ("jax-triton",)
 """Engines that take none of the time of the others: they are checked and timed after them."""
 CHANNELS = 256
 """Of x along the token axis, if they divide its rows."""
-
-
-class Work(NamedTuple):
-    """What is timed and checked.
-
-    Attributes:
-      sparse: `sparse(engine)(*operands)`.
-      dense: XLA's way without a mask, or without what an engine can skip: `dense(*operands)`.
-      operands: arrays.
-      n_terms: how many products a number of the result sums, at most.
-      reference: what defines the result, with the mask: `reference(*operands)`.
-      n_roundings: how often a number is rounded to the operands' dtype on its way.
-    """
-
-    sparse: Callable[[Engine], Callable[..., Any]]
-    dense: Callable[..., Any]
-    operands: tuple[Any, ...]
-    n_terms: int
-    reference: Callable[..., Any] | None = None
-    n_roundings: int = 1
 
 
 def gpu_engines(interpret: bool = False) -> dict[str, Engine]:
@@ -82,17 +63,6 @@ def layer_of(
     return SparseLayer(shape, block, n_kept_blocks(n_blocks, ratio), axis, dtype)
 
 
-def kept_blocks(layer: SparseLayer) -> ListedBlocks:
-    """Kept blocks, drawn at random, as uneven over the lines as selection leaves them.
-
-    They have their lists, which a training step makes once for all products and all layers alike.
-    """
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    down, across = n_in // cols, n_out // rows
-    drawn = np.random.default_rng(0).choice(down * across, layer.n_kept, replace=False)
-    return listed(jnp.asarray(np.sort(drawn), jnp.int32), (down, across))
-
-
 def random_rows(layer: SparseLayer, n_rows: int, features: int, seed: int) -> jax.Array:
     """Normal numbers in the shape of x with so many features."""
     shape = (n_rows, features)
@@ -113,9 +83,7 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
       n_rows: rows of x, or samples times channels along the token axis; or pixels.
     """
     if kernel in OF_IMAGES:
-        of_images = convolution_work(kernel, layer, n_rows)
-        operands = (*of_images.operands, kept_blocks(layer))
-        return Work(of_images.sparse, of_images.dense, operands, of_images.n_terms)
+        return convolution_work(kernel, layer, n_rows)
     (n_in, n_out), axis, dtype = layer.kernel_shape, layer.axis, jnp.dtype(layer.dtype)
     w = jax.random.normal(jax.random.key(2), (n_in, n_out), dtype) / jnp.asarray(n_in**0.5, dtype)
     bias = jnp.ones(n_out, dtype)

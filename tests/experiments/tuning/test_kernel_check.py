@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from tuning.kernel_check import Wanted, expected, reason_wrong
-from tuning.kernel_problems import PRODUCTS, Work, layer_of, work_of
+from tuning.kernel_problems import PRODUCTS, layer_of, work_of
+from tuning.work import Work
 
 from pallas_kernels import Reference
 
