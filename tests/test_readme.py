@@ -1,8 +1,9 @@
-"""What README shows works as it is shown."""
+"""What README, and that of the programs, show works as it is shown."""
 
 import contextlib
 import functools
 import io
+import re
 import runpy
 import shlex
 import subprocess
@@ -13,15 +14,16 @@ import pytest
 from readme import code_blocks
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "README.md").read_text()
+TEXTS = [(ROOT / name).read_text() for name in ("README.md", "experiments/README.md")]
 
 
 def _commands() -> list[str]:
-    lines = "\n".join(code_blocks(TEXT, "bash")).replace("\\\n", " ").splitlines()
+    blocks = [block for text in TEXTS for block in code_blocks(text, "bash")]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.split("#")[0].strip() for line in lines if line.startswith("python experiments/")]
 
 
-@pytest.mark.parametrize("example", code_blocks(TEXT, "python"))
+@pytest.mark.parametrize("example", code_blocks(TEXTS[0], "python"))
 def test_the_examples_run(example: str) -> None:
     exec(compile(example, "README.md", "exec"), {})
 
@@ -55,3 +57,25 @@ def test_the_other_commands_use_options_that_exist(command: str) -> None:
     for word in words:
         if word.startswith("--"):
             assert word.split("=")[0] in text
+
+
+def _outside_code(path: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(path: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", _outside_code(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+PAGES = [ROOT / "README.md", ROOT / "BUILD.md", *sorted((ROOT / "experiments").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^()]+)\)", _outside_code(page)):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
