@@ -22,6 +22,26 @@ Live find_all_live(const Mlp<T>& mlp) {
   return live;
 }
 
+// Of W1's block columns, where the blocks of a row of W2 take from.
+struct Units {
+  int64_t begin, end;
+
+  Units(const Grid& first, const Grid& second, int64_t down)
+      : begin(down * second.cols / first.rows),
+        end(ceil_div((down + 1) * second.cols, first.rows)) {}
+};
+
+// Of W1's block columns, those that W2 uses.
+template <typename T>
+std::vector<char> find_used(const Mlp<T>& mlp) {
+  std::vector<char> used(mlp.first.grid.across());
+  for (int64_t s = 0; s < mlp.second.n; ++s) {
+    const Units units(mlp.first.grid, mlp.second.grid, mlp.second.down(s));
+    std::fill(used.begin() + units.begin, used.begin() + units.end, 1);
+  }
+  return used;
+}
+
 // What takes part in the gradients: straight-through, all.
 template <typename T>
 Live find_live_for_gradients(const Mlp<T>& mlp) {
@@ -38,23 +58,15 @@ Live find_summed(const Mlp<T>& mlp, Summed* first, Summed* second) {
     second->live = live.second;
     return live;
   }
-  const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
-  // The columns of W1's blocks that a row of W2's blocks takes from.
-  const auto begin = [&](int64_t down) { return down * g2.cols / g1.rows; };
-  const auto end = [&](int64_t down) { return ceil_div((down + 1) * g2.cols, g1.rows); };
-  std::vector<char> used(g1.across());
-  for (int64_t s = 0; s < mlp.second.n; ++s) {
-    const int64_t down = mlp.second.down(s);
-    std::fill(used.begin() + begin(down), used.begin() + end(down), 1);
-  }
+  const std::vector<char> used = find_used(mlp);
   for (int64_t s = 0; s < first->kept.n; ++s) {
     first->live.push_back(used[first->kept.across(s)]);
   }
   for (int64_t s = 0; s < second->kept.n; ++s) {
     const auto from = live.computed.begin();
-    const int64_t down = second->kept.down(s);
-    second->live.push_back(std::find(from + begin(down), from + end(down), 1) !=
-                           from + end(down));
+    const Units units(mlp.first.grid, mlp.second.grid, second->kept.down(s));
+    second->live.push_back(std::find(from + units.begin, from + units.end, 1) !=
+                           from + units.end);
   }
   return live;
 }
@@ -119,6 +131,13 @@ int64_t gradient_rows(const Mlp<T>& mlp, const MlpSums& sums, int64_t floats_per
   return panel_rows_beside(kept + 2 * sums.size(), floats_per_row, 400 << 10, 128 / kTileRows);
 }
 
+// Multiplies rows by others, `stride` floats apart both.
+inline void multiply_rows(const float* by, int64_t stride, int64_t n_rows, int64_t n, float* rows) {
+  for (int64_t r = 0; r < n_rows; ++r) {
+    for (int64_t j = 0; j < n; ++j) rows[r * stride + j] *= by[r * stride + j];
+  }
+}
+
 template <typename T>
 void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy, int64_t n,
                    const MlpGradients<T>& to) {
@@ -170,11 +189,7 @@ void mlp_gradients(const Pool& pool, const Mlp<T>& mlp, const T* x, const T* dy,
       }
       for (int64_t o = 0; o < g1.across(); ++o) {
         if (!mlp.straight_through && !live.computed[o]) continue;
-        for (int64_t r = 0; r < n_rows; ++r) {
-          float* row = dh + r * stride + o * g1.rows;
-          const float* slope = slopes + r * stride + o * g1.rows;
-          for (int64_t j = 0; j < g1.rows; ++j) row[j] *= slope[j];
-        }
+        multiply_rows(slopes + o * g1.rows, stride, n_rows, g1.rows, dh + o * g1.rows);
         sum_columns(dh + o * g1.rows, stride, n_rows, g1.rows, db1 + o * g1.rows);
       }
       add_outer(first, PanelBlocks(n_rows, g1.in), x_panel, x_rows.stride(), dh, stride, dw1);

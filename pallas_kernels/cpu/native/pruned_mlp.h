@@ -73,18 +73,24 @@ inline void write_norms(const float* panel, int64_t stride, int64_t n_rows, int6
   }
 }
 
+// What takes part in y: where G is pruned by the norms of its blocks, every hidden unit.
+template <typename T>
+Live find_live_for_outputs(const PrunedMlp<T>& pruned) {
+  return pruned.second.takes_blocks() ? find_all_live(pruned.mlp) : find_live(pruned.mlp);
+}
+
 // y [n, out]; of the blocks of A and G that are pruned the norms. `after` is a part of W2 and b2.
 template <typename T>
 void multiply_pruned_mlp(const Pool& pool, const PrunedMlp<T>& pruned, const T* x, int64_t n, T* y,
                          float* norms1, float* norms2) {
   const Mlp<T>& mlp = pruned.mlp;
   expect_writes(y, n * mlp.out() * sizeof(T));
-  const Live live = find_all_live(mlp);
+  const Live live = find_live_for_outputs(pruned);
   const BiasGelu constants = gelu_of_bias(mlp);
   PanelProduct expand(pool, mlp.w1, mlp.first, false, live.first);
   PanelProduct contract(pool, mlp.w2, mlp.second, false, live.second);
   expand.bias = padded_bias(mlp.b1, mlp.hidden());
-  contract.bias = padded_bias(mlp.b2, mlp.out());
+  contract.bias = output_bias(mlp, live, constants);
   const HiddenPanel hidden(mlp.first.grid, live, constants);
   const std::vector<float> scale = scales_of(pruned.scale, mlp.in(), 1);
   const std::vector<float> shift = scales_of(pruned.shift, mlp.in(), 0);

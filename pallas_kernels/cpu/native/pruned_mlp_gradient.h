@@ -19,11 +19,28 @@ void sum_products(const T* a, int64_t a_stride, const float* b, int64_t b_stride
   }
 }
 
-// Keeps the largest neighbours in the rows of a panel, whole samples of them where it rescales.
+// What takes part in the gradients: hidden units that W2 uses, constant ones among them; straight-
+// through, and where windows of means may reach from one to others, all.
+template <typename T>
+Live find_live_for_gradients(const PrunedMlp<T>& pruned) {
+  const Mlp<T>& mlp = pruned.mlp;
+  Live live = find_all_live(mlp);
+  if (mlp.straight_through || pruned.second.takes_means()) return live;
+  const std::vector<char> used = find_used(mlp);
+  for (size_t o = 0; o < used.size(); ++o) {
+    live.computed[o] &= used[o];
+    live.filled[o] &= used[o];
+  }
+  for (int64_t s = 0; s < mlp.first.n; ++s) live.first[s] = live.computed[mlp.first.across(s)];
+  return live;
+}
+
+// Keeps the largest neighbours in some columns of the rows of a panel, whole samples of them where
+// it rescales.
 inline void keep_in_panel(const Pruning& pruning, float* panel, int64_t stride, int64_t n_rows,
                           int64_t columns) {
   const Neighbours kept = pruning.gradient;
-  if (kept.m == 0) return;
+  if (kept.m == 0 || columns == 0) return;
   if (pruning.positions == 0) {
     return keep_in_rows(panel, stride, n_rows, columns, kept, panel, stride);
   }
@@ -47,8 +64,10 @@ void pruned_mlp_gradients(const Pool& pool, const PrunedMlp<T>& pruned, const Co
   const int64_t in = mlp.in(), out = mlp.out();
   expect_writes(to.layers.dx, n * in * sizeof(T));
   const Grid &g1 = mlp.first.grid, &g2 = mlp.second.grid;
-  const Summed first(mlp.first, mlp.straight_through), second(mlp.second, mlp.straight_through);
-  const Live live = find_all_live(mlp);
+  Summed first(mlp.first, mlp.straight_through);
+  const Summed second(mlp.second, mlp.straight_through);
+  const Live live = find_live_for_gradients(pruned);
+  if (!mlp.straight_through) first.live = live.first;
   const BiasGelu constants = gelu_of_bias(mlp);
   PanelProduct expand(pool, mlp.w1, mlp.first, false, live.first);
   PanelProduct contract(pool, mlp.w2, mlp.second, false, live.second);
@@ -71,6 +90,11 @@ void pruned_mlp_gradients(const Pool& pool, const PrunedMlp<T>& pruned, const Co
   float* sums = sums_buffer.at_least(slices.n * sizes.size());
   const int64_t height =
       round_up(gradient_rows(mlp, sizes, 2 * in + 2 * out + 3 * stride), unit);
+  // Neighbours, blocks of W2 or windows may reach from hidden units that W2 uses to others, or all
+  // may take part.
+  const int64_t m = pruned.first.gradient.m;
+  const bool mixes = (m > 0 && g1.rows % m != 0) || g1.rows != g2.cols || mlp.straight_through ||
+                     pruned.first.takes_means() || pruned.second.takes_means();
 
   const auto add_outer_of = [](const Summed& summed, const Pruning& pruning, const Compact& kept,
                                int64_t begin, int64_t n_rows, const float* a, int64_t a_stride,
@@ -119,19 +143,26 @@ void pruned_mlp_gradients(const Pool& pool, const PrunedMlp<T>& pruned, const Co
       for (int64_t d = 0; d < g2.down(); ++d) {
         if (contract_back.has(d)) {
           contract_back.write(d, dz, dz_stride, n_rows, dh, stride);
-        } else {
+        } else if (mixes) {
           for (int64_t r = 0; r < n_rows; ++r) {
             std::fill_n(dh + r * stride + d * g2.cols, g2.cols, 0.0f);
           }
         }
       }
-      for (int64_t r = 0; r < n_rows; ++r) {
-        float* row = dh + r * stride;
-        for (int64_t j = 0; j < mlp.hidden(); ++j) row[j] *= slopes[r * stride + j];
+      for (int64_t o = 0; o < g1.across(); ++o) {
+        if (!live.computed[o] && !live.filled[o]) continue;
+        multiply_rows(slopes + o * g1.rows, stride, n_rows, g1.rows, dh + o * g1.rows);
+        sum_columns(dh + o * g1.rows, stride, n_rows, g1.rows, db1 + o * g1.rows);
       }
-      sum_columns(dh, stride, n_rows, mlp.hidden(), db1);
       add_outer_of(first, pruned.first, kept1, begin, n_rows, a, a_stride, dh, stride, dw1);
-      keep_in_panel(pruned.first, dh, stride, n_rows, mlp.hidden());
+      if (mixes) {
+        keep_in_panel(pruned.first, dh, stride, n_rows, mlp.hidden());
+      } else {
+        for (int64_t o = 0, end; o < g1.across(); o = end + 1) {
+          for (end = o; end < g1.across() && live.computed[end];) ++end;
+          keep_in_panel(pruned.first, dh + o * g1.rows, stride, n_rows, (end - o) * g1.rows);
+        }
+      }
       float* da = da_buffer.at_least((n_rows + 1) * a_stride);
       for (int64_t d = 0; d < g1.down(); ++d) {
         expand_back.write(d, dh, stride, n_rows, da, a_stride);
