@@ -29,7 +29,7 @@ minutes on 2 cores.
 prints what a training step keeps for its backward pass and the memory that XLA plans for it: dense
 and masked with --remat, --accumulate, --ema and --precision=bfloat16 of the training program, then
 with each rule for activations and gradients, and with all of them (`--show` chooses one table). It
-compiles and runs nothing.
+compiles, and runs nothing.
 
     JAX_NUM_CPU_DEVICES=4 python experiments/benchmark.py exchange --devices=4
 
