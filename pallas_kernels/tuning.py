@@ -97,9 +97,13 @@ class Entry:
     @property
     def pays(self) -> bool:
         """Whether the kernel is faster than XLA by more than noise."""
+        return self.takes_at_most(MARGIN)
+
+    def takes_at_most(self, share: float) -> bool:
+        """Whether the kernel takes no more than a share of XLA's time."""
         if self.microseconds is None or self.dense_microseconds is None:
             return False
-        return self.microseconds <= MARGIN * self.dense_microseconds
+        return self.microseconds <= share * self.dense_microseconds
 
 
 class TableError(ValueError):
@@ -185,13 +189,17 @@ def forced(configuration: Any) -> Iterator[None]:
         _FORCED.reset(token)
 
 
-def pays(problem: Problem) -> bool:
+def pays(problem: Problem, share: float = MARGIN) -> bool:
     """Whether a kernel is expected to be faster than XLA, by measurement on this device.
 
     What was not measured takes the verdict of its nearest neighbour that is not more favourable:
     of the kernel of the nearest size and the nearest number of rows, the largest block that fits
     inside, at the next higher density. Of a kernel or rows that are much smaller than all that were
     measured nothing is known: the start of a kernel weighs more there.
+
+    Args:
+      problem: what the kernel is asked to do.
+      share: of XLA's time that it may have taken.
     """
 
     def is_larger(other: Problem) -> bool:
@@ -227,7 +235,8 @@ def pays(problem: Problem) -> bool:
     if not denser:
         return False
     next_higher = min(entry.problem.density for entry in denser)
-    return all(entry.pays for entry in denser if entry.problem.density == next_higher)
+    nearest_denser = [entry for entry in denser if entry.problem.density == next_higher]
+    return all(entry.takes_at_most(share) for entry in nearest_denser)
 
 
 def always_pays(engine: str, version: int, kernels: tuple[str, ...], dtype: str) -> bool:

@@ -24,8 +24,8 @@ VERSION = 8
 def configurations(problem: Problem) -> list[Any]:
     """By their cost on paper, the heuristic's choice first; none where there is no choice.
 
-    Of the kernel's gradient the balanced ways follow that choice. Of a pair the layer is
-    the first one, and the second one its like back.
+    Of the kernel's gradient the best of the others and the balanced ways follow that choice. Of a
+    pair the layer is the first one, and the second one its like back.
     """
     n_blocks = math.prod(problem.kernel_shape) // math.prod(problem.block)
     n_kept = max(1, round(problem.density * n_blocks))
@@ -36,10 +36,11 @@ def configurations(problem: Problem) -> list[Any]:
             product = product_tiles.product_of(layer, problem.n_rows, transposed=transposed)
             return stream_tiles.by_cost(product)
         case "kernel_gradient":
-            first, *others = gradient_cost.by_cost(layer, problem.n_rows)
+            first = gradient_cost.gradient_tiles_of(layer, problem.n_rows)
+            best, *others = gradient_cost.by_cost(layer, problem.n_rows)
             balanced = gradient_cost.by_cost(layer, problem.n_rows, balanced=True)
-            # Whoever tries few of them tries the balanced ones too.
-            return [first, *balanced, *others]
+            # Whoever tries few of them tries the best of both kinds.
+            return list(dict.fromkeys([first, best, *balanced, *others]))
         case "mlp" | "mlp_gradients" as kernel:
             back = dataclasses.replace(layer, kernel_shape=layer.kernel_shape[::-1])
             return _of_pair((layer, back), problem.n_rows, with_gradients=kernel != "mlp")

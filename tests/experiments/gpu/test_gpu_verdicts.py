@@ -130,6 +130,9 @@ def test_a_wrong_kernel_stands_for_its_block_and_dtype():
     assert against == f"wrong on this device: {KEYS[0]}: off"
     assert not verdict_against(records, "it", (32, 32), "float32", ("kernel_gradient",))
     assert not verdict_against(records, "it", (16, 16), "float32")
+    records[0]["wrong"] = "not compared: took longer than 40 s"
+    against = verdict_against(records, "it", (32, 32), "float32")
+    assert against == f"{KEYS[0]}: not compared: took longer than 40 s"
     assert not verdict_against(records, "it", (32, 32), "bfloat16")
     assert not verdict_against(records, "other", (32, 32), "float32")
     assert not verdict_against([*records, records[0] | {"wrong": ""}], "it", (32, 32), "float32")

@@ -16,7 +16,12 @@ CONVOLUTIONS = ("convolution", "convolution_transposed", "convolution_gradient")
 
 
 def convolution_case(
-    kernel: str, block: tuple[int, int], dtype: Any, stride: int = 1, precision: str | None = None
+    kernel: str,
+    block: tuple[int, int],
+    dtype: Any,
+    stride: int = 1,
+    precision: str | None = None,
+    configuration: Any = None,
 ) -> Case:
     """One kernel for a convolution of 64 images of 16x16, a fifth of whose blocks is kept."""
     matrix = (math.prod(SIZE) * N_IN, N_OUT)
@@ -47,4 +52,4 @@ def convolution_case(
         "convolution_gradient": (gradient, (x, dy, kept)),
     }[kernel]
     name = f"sparsemlp_{kernel}"
-    return Case("triton", name, block, dtype, -1, call, operands, None, precision)
+    return Case("triton", name, block, dtype, -1, call, operands, configuration, precision)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from case_lists import MANY, MANY_OF_MOSAIC
 from cases import ENGINES, METHODS, N_IN, N_OUT, TRITON, Case, case
+from convolution_cases import convolution_case
 from machine_code import ARCHITECTURES
 from pair_cases import FUSED, fused, mlp_case
 
@@ -130,6 +131,8 @@ def _in_tables(architecture: str) -> list[Case]:
                     continue
                 if problem.kernel in PAIRS_OF_TRITON:
                     own = _pair_of(problem, cut)
+                elif problem.kernel in CONVOLUTIONS_OF_TRITON:
+                    own = [_convolution_of(problem, cut)]
                 else:
                     own = [_product_of(names[problem.kernel], problem, cut)]
                 found |= {str(a): a for a in own}
@@ -142,6 +145,12 @@ def _product_of(kernel: str, problem: Problem, cut: Any) -> Case:
     shape = (N_IN, N_OUT) if problem.engine == TRITON.name else shape
     dtype = jnp.dtype(problem.dtype)
     return case(kernel, problem.block, dtype, axis, cut, problem.engine, shape)
+
+
+def _convolution_of(problem: Problem, cut: Any) -> Case:
+    """The kernel for convolutions that is cut so."""
+    kernel, dtype = CONVOLUTIONS_OF_TRITON[problem.kernel], jnp.dtype(problem.dtype)
+    return convolution_case(kernel, problem.block, dtype, configuration=cut)
 
 
 def _pair_of(problem: Problem, cut: Any) -> list[Case]:
@@ -173,6 +182,12 @@ def _sampled_pairs_of_triton(size: int) -> list[Case]:
 
 PAIRS_OF_TRITON = {"mlp": ("mlp",), "mlp_gradients": ("mlp_input", "mlp_weights")}
 """Kernels of engine `triton` for two layers, by what the tuner calls them."""
+CONVOLUTIONS_OF_TRITON = {
+    "convolution": "convolution",
+    "convolution_input_gradient": "convolution_transposed",
+    "convolution_gradients": "convolution_gradient",
+}
+"""Its kernels for convolutions, by what the tuner calls them."""
 ARCHITECTURE_OF = {"a30": "sm_80", "a100": "sm_80", "h100": "sm_90a", "h200": "sm_90a"}
 """By a word of what tables call NVIDIA's devices; those of other devices are not compiled."""
 IN_TABLES = {architecture: _in_tables(architecture) for architecture in ARCHITECTURES}

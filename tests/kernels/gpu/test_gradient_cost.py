@@ -56,7 +56,16 @@ def test_the_cut_of_the_shortest_time_is_taken_and_every_one_is_ranked():
         assert set(ranked) == {*search_space(layer), DENSE}
         times = [seconds(layer, ROWS, tiles) for tiles in ranked]
         assert times == sorted(times)
-        assert gradient_tiles_of(layer, ROWS) == ranked[0]
+
+
+def test_balanced_ways_by_columns_are_taken_but_for_few_kept_weights_and_instead_of_dense():
+    assert gradient_tiles_of(square(32, 1024, 4096), ROWS) == DENSE
+    small = square(128, 384, 1536)
+    assert gradient_tiles_of(small, ROWS) == by_cost(small, ROWS)[0] != DENSE
+    for side, shape in itertools.product((64, 128), ((768, 3072), (1024, 4096), (4096, 16384))):
+        cut = gradient_tiles_of(square(side, *shape), ROWS)
+        assert cut.balanced
+        assert not cut.by_rows
 
 
 @pytest.mark.parametrize("side", [32, 64, 128])
@@ -113,5 +122,5 @@ def test_nothing_is_transposed_for_blocks_of_64_and_both_operands_are_in_float32
 
 def test_blocks_of_longer_lines_are_put_together_where_nothing_is_transposed():
     """Fewer lines have fewer groups that are half empty."""
-    assert gradient_tiles_of(square(64, 768, 3072), ROWS).by_rows
-    assert not gradient_tiles_of(square(64, 3072, 768), ROWS).by_rows
+    assert by_cost(square(64, 768, 3072), ROWS)[0].by_rows
+    assert not by_cost(square(64, 3072, 768), ROWS)[0].by_rows
