@@ -231,15 +231,17 @@ def _engines_for(name: str, layer: SparseLayer) -> list[Engine]:
 
 
 def _is_measured_here(engine: Engine, named: bool) -> bool:
-    """Whether it is known where an engine pays; if not, `auto` says once how to find out."""
+    """Whether it is known where an engine pays; without a table `auto` says once how to make it."""
     try:
         is_measured = engine.is_measured_here()
+        by_tables = (other for other in ENGINES.values() if not other.measured)
+        is_none = not any(other.is_measured_here() for other in by_tables)
     except TableError as error:
         if named:
             raise InputError(str(error)) from error
         _say_once(f"engine {engine.name!r} is left out: {error}")
         return False
-    if not is_measured and not named and jax.default_backend() == "gpu":
+    if is_none and not is_measured and not named and jax.default_backend() == "gpu":
         device = jax.devices()[0].device_kind
         _say_once(
             f"engine 'auto' leaves out engines that were not measured on this {device}; python "

@@ -175,6 +175,25 @@ def test_auto_does_not_ask_an_engine_that_was_not_measured_whether_it_can(monkey
     assert not any("cannot run here" in message for message in said())
 
 
+@pytest.mark.parametrize("is_other_measured", [False, True])
+def test_auto_says_how_to_measure_engines_where_none_is_in_a_table(
+    monkeypatch, said, is_other_measured
+):
+    class NotMeasured(MeantForHere):
+        measured = False
+
+    class Other(NotMeasured):
+        def is_measured_here(self) -> bool:
+            return is_other_measured
+
+    own = {"unable": NotMeasured(), "other": Other(), "reference": ENGINES["reference"]}
+    monkeypatch.setattr(engines, "ENGINES", own)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert choose("auto", LAYER).name == "reference"
+    told = [message for message in said() if "experiments/tune.py" in message]
+    assert bool(told) != is_other_measured
+
+
 def test_auto_is_silent_about_an_engine_that_is_meant_for_elsewhere(monkeypatch, said):
     put_first(monkeypatch, MeantForElsewhere())
     choose("auto", LAYER)
