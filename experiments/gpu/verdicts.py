@@ -164,6 +164,7 @@ def verdict_against(
     for record in {record["key"]: record for record in records}.values():
         own = (record["engine"], record["block"], record["dtype"])
         if record["wrong"] and own == asked and record["kernel"] in kernels:
-            compared = not record["wrong"].startswith(NOT_COMPARED)
-            return f"{'wrong on this device: ' * compared}{record['key']}: {record['wrong']}"
+            reason = f"{record['key']}: {record['wrong']}"
+            is_open = record["wrong"].startswith(NOT_COMPARED)
+            return reason if is_open else f"wrong on this device: {reason}"
     return ""
