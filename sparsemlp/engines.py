@@ -234,20 +234,26 @@ def _is_measured_here(engine: Engine, named: bool) -> bool:
     """Whether it is known where an engine pays; without a table `auto` says once how to make it."""
     try:
         is_measured = engine.is_measured_here()
-        by_tables = (other for other in ENGINES.values() if not other.measured)
-        is_none = not any(other.is_measured_here() for other in by_tables)
     except TableError as error:
         if named:
             raise InputError(str(error)) from error
         _say_once(f"engine {engine.name!r} is left out: {error}")
         return False
-    if is_none and not is_measured and not named and jax.default_backend() == "gpu":
+    if not (is_measured or named) and jax.default_backend() == "gpu" and not _has_a_table():
         device = jax.devices()[0].device_kind
         _say_once(
             f"engine 'auto' leaves out engines that were not measured on this {device}; python "
             "experiments/tune.py --engine=NAME measures one, --engine=NAME takes it as it is"
         )
     return is_measured
+
+
+def _has_a_table() -> bool:
+    """Whether an engine was measured on this GPU, or has a table that nobody can read."""
+    try:
+        return any(engine.is_measured_here() for engine in ENGINES.values() if not engine.measured)
+    except TableError:  # said of the engine that has it
+        return True
 
 
 @functools.cache
