@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import jax
@@ -42,6 +44,8 @@ class Population:
     """Features of a token."""
     depth: int = 5
     """Blocks of the model."""
+    engine: tuple[str, ...] = ("reference", "auto")
+    """Engines of the runs one by one; the first is what the others are compared with."""
     rounds: int = 9
     """How often each contender takes its turn; the median is over these."""
     steps: int = 20
@@ -52,17 +56,26 @@ def measure_population(options: Annotated[Population, tyro.conf.arg(name="")]) -
     """The median time of a step of runs trained together, and of the same runs one by one."""
     if options.rounds < 1 or options.steps < 1:
         raise InputError("--rounds and --steps must be at least 1")
+    if not options.engine:
+        raise InputError("--engine needs at least one engine to compare with, such as reference")
     dataset = random_images(max(2048, options.batch_size), 32, 10)
     configs = _configs(options)
-    contenders = {"population": _together(dataset, configs)}
-    for engine in ("reference", "auto"):
-        contenders[f"one by one, {engine}"] = _one_by_one(dataset, configs, engine)
+    population = _together(dataset, configs)
+    singles = {
+        f"one by one, {engine}": [
+            jax_steps(dataset, dataclasses.replace(own, engine=engine)) for own in configs
+        ]
+        for engine in options.engine
+    }
+    _compile([population, *(run for runs in singles.values() for run in runs)])
+    contenders = {"population": population}
+    contenders |= {name: _one_by_one(runs) for name, runs in singles.items()}
     seconds = take_turns(contenders, options.rounds, options.steps)
     title = (
         f"{len(configs)} runs, a training step of all, batch {options.batch_size}, float32, "
         f"{options.block}"
     )
-    print_table(title, seconds, "one by one, reference")
+    print_table(title, seconds, next(iter(singles)))
 
 
 def _configs(options: Population) -> list[Config]:
@@ -105,9 +118,13 @@ def _together(dataset: ImageDataset, configs: list[Config]) -> Contender:
     return train
 
 
-def _one_by_one(dataset: ImageDataset, configs: list[Config], engine: str) -> Contender:
-    singles = [jax_steps(dataset, dataclasses.replace(own, engine=engine)) for own in configs]
+def _compile(contenders: Sequence[Contender]) -> None:
+    """Lets each do a step, several at once: most of the time of a first step is compilation."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda run: run(1), contenders))
 
+
+def _one_by_one(singles: Sequence[Contender]) -> Contender:
     def train(n_steps: int) -> None:
         for single in singles:
             single(n_steps)

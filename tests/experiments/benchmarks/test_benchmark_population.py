@@ -18,7 +18,11 @@ def test_a_step_of_all_runs_is_measured(capsys: pytest.CaptureFixture[str]) -> N
         assert name in text
 
 
-@pytest.mark.parametrize("options", [{"ratio": ()}, {"rounds": 0}, {"steps": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"ratio": ()}, {"rounds": 0}, {"steps": 0}, {"engine": ()}, {"engine": ("abacus",)}],
+    ids=str,
+)
 def test_options_that_measure_nothing_are_refused(options) -> None:
     with pytest.raises(InputError):
         benchmark_population.measure_population(benchmark_population.Population(**options))
