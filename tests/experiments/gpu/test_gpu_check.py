@@ -127,7 +127,7 @@ def test_kernels_are_cut_in_every_way_that_is_timed():
                 tiles = tiles_of(product_of(point.layer, point.n_rows, transposed=transposed))
                 found.add((point.block, point.dtype, *_way(tiles)))
             tiles = gradient_tiles_of(point.layer, point.n_rows)
-            way = tiles.n_together, tiles.by_rows
+            way = tiles.n_together, tiles.by_rows, tiles.balanced
             found.add((point.block, point.dtype, "gradient", *way))
         return found
 
