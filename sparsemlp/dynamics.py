@@ -34,8 +34,9 @@ class Dynamics:
     Attributes:
       score_decay: share of the last step's scores in those of this step, in `[0, 1)`: an
         exponential mean over the steps.
-      hysteresis: a dropped block returns only if its score exceeds a kept one's by this share of
-        that one's size.
+      hysteresis: a dropped block returns only if its score reaches a kept one's raised by this
+        share of that one's size; at equality the lower id is kept, as without it, and zeros are
+        not raised.
       dropped_decay: factor of the dropped weights that is added to their gradient, SR-STE's
         decay (Zhou et al., arXiv 2102.04010, equation 8); with Adam it is normalised like any
         other gradient.
@@ -246,7 +247,8 @@ def _by_gradient(rule: Any) -> bool:
 
 
 def _mean(before: Float[Array, " n"], now: Float[Array, " n"], decay: float) -> Array:
-    return jnp.float32(decay) * before + jnp.float32(1 - decay) * now
+    # An infinity that is forgotten must not become NaN, nor stay.
+    return jnp.float32(decay) * before + jnp.float32(1 - decay) * now if decay else now
 
 
 def _flat(scores: Array) -> Array:

@@ -252,3 +252,10 @@ def check_mask(mask: object) -> None:
             "a GridMask says of one gradient alone whether it uses the mask: give both "
             "in_input_gradient and in_kernel_gradient, or neither"
         )
+    for name in ("in_input_gradient", "in_kernel_gradient"):
+        flag = getattr(mask, name)
+        if flag is not None and (jnp.shape(flag) or jnp.result_type(flag) != jnp.bool_):
+            raise InputError(
+                f"{name} of a GridMask is {jnp.result_type(flag)} {jnp.shape(flag)}: give one "
+                "boolean, True where the gradient uses the mask"
+            )

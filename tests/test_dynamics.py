@@ -130,6 +130,17 @@ def test_gradient_scores_are_the_first_order_change_of_the_loss():
     assert kept(masks) == largest.tolist()
 
 
+def test_without_a_mean_an_infinite_score_is_forgotten_with_its_step():
+    params, infinite = parameters(), with_norms([1.0] * 7 + [float("inf")])
+    memory = initial_memory(params, BY_GRADIENT, Dynamics())
+    for gradients in (infinite, params):
+        memory = remember_gradients(params, gradients, BY_GRADIENT, Dynamics(), memory)
+    expected = initial_memory(params, BY_GRADIENT, Dynamics())
+    expected = remember_gradients(params, params, BY_GRADIENT, Dynamics(), expected)
+    assert np.all(np.isfinite(memory["scores"][PATH]))
+    np.testing.assert_array_equal(memory["scores"][PATH], expected["scores"][PATH])
+
+
 def test_before_any_gradient_is_known_norms_stand_in():
     params = with_norms([1, 5, 2, 6, 3, 7, 4, 8])
     memory = initial_memory(params, BY_GRADIENT, Dynamics())

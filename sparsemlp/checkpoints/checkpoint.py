@@ -64,6 +64,16 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Returns the steps that have a checkpoint, ascending, without checking them."""
         return sorted({int(folder.stem) for folder in self._newest_first()})
 
+    def recent(self) -> list[int]:
+        """Returns the last two steps, and the one that was pinned when the last was saved."""
+        steps = self.steps()
+        recent = {*steps[-2:]}
+        if steps:
+            with contextlib.suppress(DamageError):
+                newest = self._folders.manifest(self._directory / str(steps[-1]))
+                recent |= {newest.get("pinned")} & {*steps}
+        return sorted(recent)
+
     def save(
         self,
         step: int,
@@ -90,7 +100,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         # An array for which there was no memory raises here. To numpy it would never answer.
         state = jax.block_until_ready(state)
         arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}
-        manifest = manifest_of(step, arrays, score, metadata)
+        manifest = manifest_of(step, arrays, score, metadata, self.pinned)
         try:
             self._write(step, arrays, manifest)
         except Exception as error:

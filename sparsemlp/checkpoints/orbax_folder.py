@@ -36,7 +36,11 @@ class DamageError(Exception):
 
 
 def manifest_of(
-    step: int, arrays: Mapping[str, np.ndarray], score: float | None, metadata: Record
+    step: int,
+    arrays: Mapping[str, np.ndarray],
+    score: float | None,
+    metadata: Record,
+    pinned: int | None = None,
 ) -> Record:
     """What a checkpoint says of itself, with a digest of it all.
 
@@ -45,10 +49,12 @@ def manifest_of(
       arrays: the leaves of the state by name.
       score: the larger, the better; NaN is written as None.
       metadata: anything that JSON can hold.
+      pinned: the step that is kept beside it, if one is.
     """
     manifest: Record = {
         "step": step,
         "score": None if score is None or math.isnan(score) else score,
+        "pinned": pinned,
         "metadata": json.loads(json.dumps(metadata)),
         "arrays": {
             name: describe(a) | {"digest": digest_of_array(a)} for name, a in arrays.items()

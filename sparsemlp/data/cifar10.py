@@ -53,8 +53,8 @@ def read_cifar10(data_dir: Path) -> ImageDataset:
 
     try:
         builder: Any = tfds.builder(f"cifar10:{VERSION}", data_dir=data_dir)
-        train = list(_records(builder, "train"))
-        test = list(_records(builder, "test"))
+        train = _records(builder, "train")
+        test = _records(builder, "test")
         train_images, test_images = _decode(train), _decode(test)
         train_labels, test_labels = _labels(train), _labels(test)
     # TFDS, array_record, protobuf and Pillow each report damage in classes of their own.
@@ -78,8 +78,21 @@ def read_cifar10(data_dir: Path) -> ImageDataset:
     )
 
 
-def _records(builder: Any, split: str) -> Iterable[dict[str, Any]]:
-    """The examples of a split, with the encoded `image` as bytes and the `label` as int."""
+def _records(builder: Any, split: str) -> list[dict[str, Any]]:
+    """The examples of a split, with the encoded `image` as bytes and the `label` as int.
+
+    A file that ends early between two of them shows only by how many there are.
+    """
+    records = list(_stored(builder, split))
+    n_examples = builder.info.splits[split].num_examples
+    if len(records) != n_examples:
+        raise ValueError(
+            f"split {split} has {len(records)} examples, not {n_examples} as dataset_info.json says"
+        )
+    return records
+
+
+def _stored(builder: Any, split: str) -> Iterable[dict[str, Any]]:
     import tensorflow_datasets as tfds
 
     decoders = {"image": tfds.decode.SkipDecoding()}

@@ -137,10 +137,10 @@ def _check(members: Sequence[Member]) -> None:
 def _by_step(recorders: Sequence[Recorder]) -> list[list[int]]:
     """Groups members, the most advanced first, so that each group has saved a step in common.
 
-    It must be one of the last two of each: a best epoch may lie far behind what a member has done.
+    Best epochs do not count: one may lie far behind what a member has done.
     """
     groups: list[tuple[list[int], set[int]]] = []
-    saved = [set(recorder.checkpoints.steps()[-2:] or [0]) for recorder in recorders]
+    saved = [set(recorder.checkpoints.recent() or [0]) for recorder in recorders]
     for index in sorted(range(len(saved)), key=lambda i: -max(saved[i])):
         for group, common in groups:
             if both := common & saved[index]:

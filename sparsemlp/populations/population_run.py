@@ -62,6 +62,7 @@ class PopulationRun:
         """Trains until all members are complete or failed, or a signal asks to stop."""
         trainer, total_steps = self._trainer, self._recorders[0].setup.total_steps
         state, step = self._start(resume=resume)
+        reporter.begins_at(step, total_steps)
         while step < total_steps and any(self._alive):
             epoch, position = divmod(step, trainer.steps_per_epoch)
             phase = self._recorders[0].setup.schedule.phase(epoch, ())

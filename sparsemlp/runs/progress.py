@@ -97,6 +97,9 @@ class Reporter(contextlib.AbstractContextManager):
         """Prints one line."""
         say(self._console, line, style)
 
+    def begins_at(self, done: int, total: int) -> None:
+        """Says how many steps were done before, of how many, when a run begins or goes on."""
+
     def steps(
         self, *, done: int, total: int, epoch: int, loss: float, top1: float, rate: float | None
     ) -> None:

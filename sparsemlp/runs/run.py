@@ -86,6 +86,7 @@ class Run:
         with self._recorder as recorder, trainer:
             state, step = self._start(resume=resume)
             recorder.begin(step)
+            reporter.begins_at(step, total_steps)
             while step < total_steps:
                 epoch, position = divmod(step, trainer.steps_per_epoch)
                 phase = self._phase(epoch)

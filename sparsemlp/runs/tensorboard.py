@@ -60,8 +60,9 @@ class TensorBoard:
         )
         with self._refusals_told():
             folder.mkdir(parents=True, exist_ok=True)
+            goes_on = any(folder.glob("events*"))
             self._writer = files.EventsWriter(str(folder / "events"))
-            if step:
+            if goes_on:
                 start = self._events.SessionLog(status=self._events.SessionLog.START)
                 self._add(step + 1, session_log=start)
             self._writer.flush()

@@ -132,7 +132,10 @@ def _run_folders(path: Path) -> Iterator[Path]:
     seen: set[tuple[int, int]] = set()
     for folder, below, files in os.walk(path, followlinks=True):
         below.sort(key=lambda name: (name != "runs", name))  # A sweep's own place comes first.
-        status = os.stat(folder)
+        try:
+            status = os.stat(folder)
+        except FileNotFoundError:  # removed while its parent was read
+            continue
         if (status.st_dev, status.st_ino) in seen:
             below.clear()
             continue

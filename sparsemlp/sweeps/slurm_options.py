@@ -31,6 +31,8 @@ _TAKEN = re.compile(
     r"array|error|input|job-name|no-requeue|nodes|ntasks|ntasks-per-node|open-mode|output"
     r"|requeue|signal|wrap"
 )
+_ALONE = ("exclusive", "oversubscribe")
+"""Options that may be given without a value."""
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+))?(?::(?P<ds>\d+))?"
     r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)|(?P<m>\d+)(?::(?P<ms>\d+))?)"
@@ -116,6 +118,8 @@ def _check_option(option: str, where: str, text: str | None) -> None:
         raise InputError(f"unknown key {where}: it is no option of sbatch that a job here can use")
     if text is None or not text.strip():
         raise InputError(f"{where} has no value: for an option without one write true")
+    if option in _ALONE and text.lower() in ("false", "no", "off"):
+        raise InputError(f"{where} is {text!r}: leave out what a job should not ask for")
     if not text.isprintable():
         raise InputError(f"{where} is {text!r}: a line break or control character is not allowed")
 

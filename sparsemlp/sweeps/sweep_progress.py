@@ -31,7 +31,7 @@ class SweepReporter(Reporter):
         self._n_done = n_done
         self._waiting = n_epochs
         self._run_left = 0.0
-        self._reached: float | None = None
+        self._reached = 0.0
         self._trained = 0.0
         self._name = ""
         self._began = self._last_line = time.monotonic()
@@ -46,7 +46,7 @@ class SweepReporter(Reporter):
 
     def begin(self, name: str, n_epochs: int) -> None:
         """Says that a run, or several together, is trained now."""
-        self._name, self._n_epochs, self._reached = name, n_epochs, None
+        self._name, self._n_epochs, self._reached = name, n_epochs, 0.0
         self._waiting -= n_epochs
         self._run_left = float(n_epochs)
         self._last_line = time.monotonic()
@@ -62,13 +62,16 @@ class SweepReporter(Reporter):
         self.say(f"{place} {name}: {told}{self._time_left()}")
         self._show()
 
+    def begins_at(self, done: int, total: int) -> None:
+        """Says where a run goes on, as `Reporter.begins_at`."""
+        self._reached = self._n_epochs * done / total
+
     def steps(
         self, *, done: int, total: int, epoch: int, loss: float, top1: float, rate: float | None
     ) -> None:
         """Moves the bars, as `Reporter.steps`."""
         now = self._n_epochs * done / total
-        # Another population of the same job begins anew.
-        self._trained += 0.0 if self._reached is None else max(0.0, now - self._reached)
+        self._trained += max(0.0, now - self._reached)
         self._reached, self._run_left = now, self._n_epochs - now
         super().steps(done=done, total=total, epoch=epoch, loss=loss, top1=top1, rate=rate)
         self._show()

@@ -4,7 +4,6 @@ Images stay uint8 until they have been moved; only the mixing works on floats.
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import jax
@@ -14,6 +13,9 @@ from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, UInt8
 
 from sparsemlp.errors import InputError
 from sparsemlp.train.image_mixing import Mixing, mixing_lambda, mixing_weight
+
+SMALLEST_ALPHA, LARGEST_ALPHA = 1e-30, 1e30
+"""Of a Beta distribution that float32 can draw from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Augmentation:
       label_smoothing: probability mass that is spread evenly over all classes.
 
     Raises:
-      InputError: a probability outside [0, 1], a negative or infinite alpha, a negative
-        padding, or a smoothing outside [0, 1).
+      InputError: a probability outside [0, 1], an alpha that is neither 0 nor within
+        [1e-30, 1e30], a negative padding, or a smoothing outside [0, 1).
     """
 
     flip: float = 0.5
@@ -53,10 +55,11 @@ class Augmentation:
                 raise InputError(f"{name}={value} is no probability: choose it in [0, 1]")
         for name in ("mixup_alpha", "cutmix_alpha"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
+            if value and not SMALLEST_ALPHA <= value <= LARGEST_ALPHA:
                 raise InputError(
-                    f"{name.replace('_', ' ')} {value} parametrises no Beta distribution: "
-                    "choose a finite number > 0, or 0 to turn it off"
+                    f"{name.replace('_', ' ')} {value} parametrises no Beta distribution that "
+                    f"float32 can draw from: choose it in [{SMALLEST_ALPHA:g}, {LARGEST_ALPHA:g}], "
+                    "or 0 to turn it off"
                 )
         if self.crop_padding < 0:
             raise InputError(

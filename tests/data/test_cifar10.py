@@ -15,6 +15,7 @@ from PIL import Image
 
 from sparsemlp.data import cifar10
 from sparsemlp.data.cifar10 import is_prepared, prepared_folder, read_cifar10
+from sparsemlp.data.tfrecord import read_tfrecord
 from sparsemlp.errors import InputError
 
 
@@ -114,6 +115,20 @@ def test_damaged_files_are_an_input_error(copied: Path, damage: str):
     with pytest.raises(InputError, match=r"cannot be read \(.*delete that folder") as raised:
         read_cifar10(copied)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kept", [0, 0.5])
+def test_a_file_that_ends_between_two_records_is_an_input_error(copied: Path, kept: float):
+    """As a copy that was cut short may: nothing inside it is damaged."""
+    write_tfrecords(copied, "PNG")
+    path = prepared_folder(copied) / "cifar10-train.tfrecord-00000-of-00001"
+    records = list(read_tfrecord(path))
+    n_kept = int(kept * len(records))
+    framed = sum(len(record) + 16 for record in records[:n_kept])
+    path.write_bytes(path.read_bytes()[:framed])
+    said = f"split train has {n_kept} examples, not {len(records)} as dataset_info.json says"
+    with pytest.raises(InputError, match=said):
+        read_cifar10(copied)
 
 
 def test_images_of_another_size_are_an_input_error(prepared: Path, monkeypatch: pytest.MonkeyPatch):

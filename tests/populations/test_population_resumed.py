@@ -2,8 +2,10 @@
 
 import dataclasses
 import signal
+from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 import small_population
 from small_population import Quiet, assert_same_as, population, train
@@ -79,15 +81,29 @@ def test_a_population_killed_while_it_saves_goes_on_from_the_last_step_of_all(
     assert_same_as(tmp_path, together[0])
 
 
+def test_members_have_the_pinned_step_in_common_when_one_saved_twice(unchecked, tmp_path):
+    """Its best epoch since, and where it was; the process ended before the other saved."""
+    first, second = Checkpoints(tmp_path / "first"), Checkpoints(tmp_path / "second")
+    for own in (first, second):
+        for step in (0, 100):
+            own.save(step, {"a": jnp.ones(1)}, {})
+        own.pinned = 100
+    first.save(150, {"a": jnp.ones(1)}, {}, score=0.5)
+    first.save(200, {"a": jnp.ones(1)}, {})
+    recorders: Any = [SimpleNamespace(checkpoints=own) for own in (first, second)]
+    assert first.recent() == [100, 150, 200]
+    assert population_module._by_step(recorders) == [[0, 1]]
+
+
 class Saved:
-    """A recorder whose checkpoints are of these steps."""
+    """A recorder whose last two checkpoints are of these steps."""
 
     def __init__(self, *steps: int) -> None:
         self.checkpoints = self
         self._steps = list(steps)
 
-    def steps(self) -> list[int]:
-        return self._steps
+    def recent(self) -> list[int]:
+        return self._steps[-2:]
 
 
 @pytest.mark.parametrize(

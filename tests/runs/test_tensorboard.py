@@ -82,6 +82,14 @@ def test_a_resumed_run_purges_what_it_does_again(tmp_path):
     assert starts == [21]
 
 
+def test_a_run_that_begins_anew_purges_all_that_it_told(tmp_path):
+    """One that was killed before it had saved any step but the first."""
+    write(tmp_path, [10, 20])
+    write(tmp_path, [10], done=0)
+    starts = [e.step for e in events(tmp_path) if e.session_log.status == 1]
+    assert starts == [1]
+
+
 def test_numbers_that_are_not_finite_are_written(tmp_path):
     board = TensorBoard(tmp_path, 0)
     board.write(RECORD | {"step": 1, "loss": float("nan"), "dropped_norm": float("inf")})

@@ -74,6 +74,8 @@ def test_the_section_of_the_thesis_is_understood():
         ("comment", "a\nrm -rf /", "control character"),
         ("cpus-per-task", "0", "not a positive integer"),
         ("cpus-per-task", "two", "not a positive integer"),
+        ("exclusive", "False", "leave out what a job should not ask for"),
+        ("oversubscribe", "no", "leave out what a job should not ask for"),
     ],
 )
 def test_what_slurm_could_not_use_is_a_problem(key, text, told):

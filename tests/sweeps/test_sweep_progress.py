@@ -44,12 +44,27 @@ def test_the_time_left_is_that_of_the_epochs_left_at_the_pace_so_far(monkeypatch
     file = io.StringIO()
     with SweepReporter(2, 0, 200, Console(file=file, force_terminal=False)) as reporter:
         reporter.begin("resumed", 100)
-        reporter.steps(done=501, total=1000, epoch=51, loss=1.0, top1=0.5, rate=None)
+        reporter.begins_at(501, 1000)
         now = 60.0 * 49.9
         reporter.steps(done=1000, total=1000, epoch=100, loss=1.0, top1=0.5, rate=None)
         reporter.end("resumed", "done")
     # 49.9 epochs took as many minutes, and 100 are left: those before the resume cost nothing.
     assert "1 h 40 min left" in file.getvalue()
+
+
+@pytest.mark.parametrize("n_epochs", [1, 2])
+def test_an_epoch_that_is_one_call_counts_whole(monkeypatch, n_epochs):
+    now = 0.0
+    monkeypatch.setattr("sparsemlp.sweeps.sweep_progress.time.monotonic", lambda: now)
+    file = io.StringIO()
+    with SweepReporter(10, 0, 10 * n_epochs, Console(file=file, force_terminal=False)) as reporter:
+        reporter.begin("run", n_epochs)
+        reporter.begins_at(0, n_epochs)
+        for epoch in range(1, n_epochs + 1):
+            now += 600.0 / n_epochs
+            reporter.steps(done=epoch, total=n_epochs, epoch=epoch, loss=1.0, top1=0.5, rate=None)
+        reporter.end("run", "done")
+    assert "1 h 30 min left" in file.getvalue()
 
 
 def test_an_epoch_is_printed_once_a_minute(monkeypatch):
@@ -90,7 +105,9 @@ def test_a_second_population_of_a_job_takes_nothing_back(monkeypatch):
     file = io.StringIO()
     with SweepReporter(3, 0, 100, Console(file=file, force_terminal=False)) as reporter:
         reporter.begin("two of three", 100)
-        for done in (10, 100, 1, 50):
-            reporter.steps(done=done, total=100, epoch=done, loss=1.0, top1=0.5, rate=None)
-        now = 60.0 * (90 + 49)
+        for dones in ((10, 100), (1, 50)):
+            reporter.begins_at(0, 100)
+            for done in dones:
+                reporter.steps(done=done, total=100, epoch=done, loss=1.0, top1=0.5, rate=None)
+        now = 60.0 * (100 + 50)
         assert reporter._time_left() == ", 50 min left"

@@ -228,6 +228,8 @@ def test_mix_probability_is_the_share_of_mixed_batches():
         ({"switch_probability": -0.1}, "switch_probability=-0.1 is no probability"),
         ({"mixup_alpha": -1.0}, "mixup alpha -1.0 parametrises no Beta distribution"),
         ({"cutmix_alpha": math.inf}, "cutmix alpha inf parametrises no Beta distribution"),
+        ({"mixup_alpha": 1e-39}, r"that float32 can draw from: choose it in \[1e-30, 1e\+30\]"),
+        ({"cutmix_alpha": math.nan}, "cutmix alpha nan parametrises no Beta distribution"),
         ({"crop_padding": -1}, "crop_padding=-1 is negative"),
         ({"label_smoothing": 1.0}, "label_smoothing=1.0 leaves no mass for the label"),
     ],
