@@ -1,6 +1,6 @@
 """Draws the accuracy of runs against the memory of their training steps.
 
-    python experiments/tradeoff.py runs/ --out tradeoff.png
+    python experiments/tradeoff.py runs/
 
 takes every run folder below `runs/`, plans its training step anew (it compiles it and runs
 nothing) and prints and draws the test accuracy of its last epoch against the temporary memory of
@@ -30,7 +30,7 @@ from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.legends import height, wrap
 from sparsemlp.figures.style import COLORS, MARKERS, look
 from sparsemlp.files import make_folder
-from sparsemlp.options import cli
+from sparsemlp.options import cli, open_default
 from sparsemlp.studies.labels import Labels
 from sparsemlp.studies.run_reader import read_run
 from sparsemlp.studies.study_run import StudyRun
@@ -102,10 +102,16 @@ def _points(runs: Sequence[StudyRun]) -> Iterator[Point]:
                 console.print(f"left out: {run.name}: {error}", markup=False, soft_wrap=True)
 
 
+def _in_mib(n_bytes: int) -> str:
+    """Three digits of it, or all before the point."""
+    mib = n_bytes / 2**20
+    return f"{mib:.0f}" if mib >= 100 else f"{mib:.3g}"
+
+
 def tradeoff_figure(points: list[Point], title: str) -> Figure:
     """Test top-1 against the planned memory of a training step, a point a run."""
     labels = [
-        wrap(f"{point.name}: {point.top1:.2%}, {point.peak_bytes / 2**20:.0f} MiB", width=8.0)
+        wrap(f"{point.name}: {point.top1:.2%}, {_in_mib(point.peak_bytes)} MiB", width=8.0)
         for point in points
     ]
     figure = Figure(figsize=(8, 4.5 + 1.4 * height(labels)), layout="constrained")
@@ -132,7 +138,7 @@ def tradeoff_figure(points: list[Point], title: str) -> Figure:
 
 def draw_tradeoff(
     folder: Annotated[Path, tyro.conf.Positional],
-    out: Path = Path("tradeoff.png"),
+    out: Annotated[Path | None, open_default("PATH", "FOLDER/tradeoff.png")] = None,
 ) -> None:
     """Draws accuracy against memory for every run below a folder.
 
@@ -142,6 +148,7 @@ def draw_tradeoff(
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: give a folder of runs")
+    out = folder / "tradeoff.png" if out is None else out
     check_picture(out)
     make_folder(out.parent)
     runs = [read_run(p.parent, str(p.parent)) for p in sorted(folder.glob("**/metrics.jsonl"))]
@@ -156,7 +163,7 @@ def draw_tradeoff(
         table.add_column(heading, justify="left" if heading == "run" else "right")
     for point in points:
         share = point.peak_bytes / points[0].peak_bytes
-        cells = (f"{point.top1:.2%}", f"{point.peak_bytes / 2**20:.1f}", f"{share:.0%}")
+        cells = (f"{point.top1:.2%}", f"{_in_mib(point.peak_bytes)}", f"{share:.0%}")
         table.add_row(point.name, *cells, f"{point.step_ms:.1f}")
     Console().print(table)
     with look():

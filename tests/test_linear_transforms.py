@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from linear_problem import BLOCK, IN, OUT, RATIO, Problem
+from native import needs_native
 
 from sparsemlp import BlockMask, select_blocks, sparse_linear
 
@@ -100,3 +101,20 @@ def test_scanning_over_layers_with_masks_selected_inside_is_a_loop():
     rounding = 3 * 2 * np.finfo(np.float32).eps * math.sqrt(IN)
     np.testing.assert_allclose(value, states[-1].sum(), atol=rounding * abs(states[-1]).sum() * 4)
     np.testing.assert_allclose(gradient, expected, atol=rounding * np.abs(expected).max() * 4)
+
+
+@needs_native
+@pytest.mark.parametrize("wrt", [0, 1])
+def test_second_derivatives_by_native_kernels_say_who_has_them(wrt):
+    x, kernel = jnp.ones((2, IN)), jnp.ones((IN, OUT))
+    mask = select_blocks(kernel, BLOCK, RATIO)
+
+    def twice(engine: str) -> jax.Array:
+        def loss(*arrays):
+            return jnp.sum(jnp.sin(sparse_linear(*arrays, mask=mask, engine=engine)))
+
+        return jax.hessian(loss, argnums=wrt)(x, kernel)
+
+    assert jnp.any(twice("reference") != 0)
+    with pytest.raises(ValueError, match="for second derivatives choose the engine 'reference'"):
+        twice("cpu")

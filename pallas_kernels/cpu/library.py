@@ -5,7 +5,7 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -82,6 +82,7 @@ def call(
 
     Raises:
       BuildError: the kernels cannot be built here.
+      ValueError: when it is differentiated.
     """
     _loaded()
     most = max((jax.typeof(a) for a in operands), key=lambda t: len(t.manual_axis_type.varying))
@@ -93,4 +94,16 @@ def call(
     )
     dtypes = [operands[0].dtype] * len(shapes) if dtypes is None else dtypes
     results = [result(tuple(s), dtype=d) for s, d in zip(shapes, dtypes, strict=True)]
-    return list(jax.ffi.ffi_call(name, results)(*operands, **options))
+
+    @jax.custom_jvp
+    def compute(*operands: Array) -> list[Array]:
+        return list(jax.ffi.ffi_call(name, results)(*operands, **options))
+
+    @compute.defjvp
+    def _refuse(*_: Any) -> NoReturn:
+        raise ValueError(
+            f"the native kernel {name!r} has no derivative, so that engine 'cpu' has first ones "
+            "alone: for second derivatives choose the engine 'reference'"
+        )
+
+    return compute(*operands)

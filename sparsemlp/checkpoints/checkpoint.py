@@ -71,7 +71,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         if steps:
             with contextlib.suppress(DamageError):
                 newest = self._folders.manifest(self._directory / str(steps[-1]))
-                recent |= {newest.get("pinned")} & {*steps}
+                recent |= {step for step in steps if step == newest.get("pinned")}
         return sorted(recent)
 
     def save(

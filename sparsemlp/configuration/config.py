@@ -36,7 +36,7 @@ class Config:
     score_decay: float = 0.0
     """Share of the last step's scores in the ranking, in [0, 1): an exponential mean."""
     hysteresis: float = 0.0
-    """A dropped block returns only if its score exceeds a kept one's by this share."""
+    """A dropped block returns only if its score reaches a kept one's raised by this share."""
     budget: str = "uniform"
     """How the kept blocks are shared out among the layers: uniform, erk (small layers keep more),
     or global (all blocks ranked together when masking starts)."""
@@ -52,8 +52,8 @@ class Config:
     """Epoch from which on the masks of the last step stay, from 0. Dropped blocks then need no
     gradient: --backward=straight_through goes on as masked."""
     dropped_decay: float = 0.0
-    """SR-STE: factor of the dropped weights that is added to their gradient; goes with
-    --backward=straight_through."""
+    """SR-STE: factor of the dropped weights that is added to their gradient; needs
+    --backward=straight_through (or dense)."""
     moments: str = "keep"
     """The optimizer's moments of a block that returns: keep, or reset to zero."""
     hold_out: Annotated[

@@ -91,8 +91,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     """
     chosen = recipe(config.model)
     digits = dataset_name == "digits"
-    epochs = _default(config.epochs, 30 if digits else chosen.epochs)
-    warmup_epochs = min(1, epochs // 2) if digits else min(5, epochs // chosen.warmup)
+    epochs = _epochs(config, digits)
     training = dict(chosen.training) | (_FOR_DIGITS if digits else {})
     training |= stream_defaults(config)
     changes = {name: _default(getattr(config, name), value) for name, value in training.items()}
@@ -100,7 +99,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
         "epochs": epochs,
         "batch_size": _default(config.batch_size, 32 if digits else chosen.batch_size),
         "warmup_lr": _default(config.warmup_lr, changes["lr"] * chosen.warmup_rate),
-        "warmup_epochs": _default(config.warmup_epochs, warmup_epochs),
+        "warmup_epochs": _warmup_epochs(config, digits),
         "mask_start_epoch": _default(
             config.mask_start_epoch, min(chosen.dense_epochs, epochs // 10)
         ),
@@ -122,14 +121,30 @@ def resolve(config: Config, dataset_name: str) -> Settings:
     return settings
 
 
+def _epochs(config: Config, digits: bool) -> int:
+    return _default(config.epochs, 30 if digits else recipe(config.model).epochs)
+
+
+def _warmup_epochs(config: Config, digits: bool) -> int:
+    epochs, chosen = _epochs(config, digits), recipe(config.model)
+    usual = min(1, epochs // 2) if digits else min(5, epochs // chosen.warmup)
+    return _default(config.warmup_epochs, usual)
+
+
 def check_said_in_vain(config: Config) -> None:
     """Raises InputError for an option that would do nothing.
 
-    These are options of a mask where no ratio was chosen, not even 0; a lowest learning rate above
-    the highest; and crops and flips of images that the input pipeline crops and flips. For a new
-    run's command line; a grid that gives no ratio is dense on purpose.
+    These are options of a mask where no ratio was chosen, not even 0; the rate of a warm-up where
+    there is none; a learning rate above the highest; and crops and flips of images that the input
+    pipeline crops and flips. For a new run's command line; a grid that gives no ratio is dense on
+    purpose.
     """
-    check_lowest_rate(config)
+    check_rates(config)
+    if config.warmup_lr is not None and not _warmup_epochs(config, config.dataset == "digits"):
+        raise InputError(
+            f"--warmup-lr={config.warmup_lr:g} needs a warm-up, and there is none: give "
+            "--warmup-epochs, at least 1"
+        )
     check_left_to_pipeline(config)
     if config.ratio is not None or config.config is not None:
         return
@@ -145,13 +160,15 @@ def check_said_in_vain(config: Config) -> None:
             )
 
 
-def check_lowest_rate(config: Config) -> None:
-    """Raises InputError if the lowest learning rate is said to be above the highest."""
+def check_rates(config: Config) -> None:
+    """Raises InputError if another learning rate is said to be above the highest."""
     lr = _default(config.lr, recipe(config.model).training["lr"])
-    if config.min_lr is not None and config.min_lr > lr:
-        raise InputError(
-            f"--min-lr={config.min_lr:g} is above the highest rate, --lr={lr:g}: choose a lower one"
-        )
+    for name in ("min_lr", "warmup_lr"):
+        rate = getattr(config, name)
+        if rate is not None and rate > lr:
+            raise InputError(
+                f"{flag(name)}={rate:g} is above the highest rate, --lr={lr:g}: choose a lower one"
+            )
 
 
 def check_settings(config: Settings) -> None:

@@ -47,7 +47,7 @@ def load_dataset(
         A named data set never falls back to another one.
     """
     if data_dir is not None:
-        data_dir = _checked_folder(data_dir)
+        data_dir = checked_folder(data_dir)
     if is_npz(name):
         return load_npz(at_home(Path(name)))
     if name == "digits":
@@ -84,7 +84,8 @@ def load_dataset(
     return read_cifar10(folder)
 
 
-def _checked_folder(data_dir: Path) -> Path:
+def checked_folder(data_dir: Path) -> Path:
+    """The folder of prepared data sets, `~` expanded; InputError if there is none to read."""
     folder = at_home(data_dir)
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"

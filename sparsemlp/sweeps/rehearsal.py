@@ -16,13 +16,14 @@ from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import (
     REPLACED,
     Settings,
-    check_lowest_rate,
+    check_rates,
     depth_and_plan,
     resolve,
 )
 from sparsemlp.configuration.stream_options import check_left_to_pipeline
 from sparsemlp.data import OUTLINES, ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.data.dataset import evenly_spaced
+from sparsemlp.data.load import checked_folder
 from sparsemlp.errors import InputError
 from sparsemlp.paths import is_npz
 from sparsemlp.plan import all_rules, as_tuple
@@ -41,7 +42,7 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
 
     Args:
       config: the configuration.
-      is_remote: whether another machine trains it, whose engines are not known here.
+      is_remote: whether another machine trains it, whose engines and folders are not known here.
 
     Returns:
       Its settings.
@@ -50,9 +51,11 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
       InputError: a run of it would be refused, or never mask though it is told to; the first
         reason found.
     """
+    if config.data_dir is not None and not is_remote:
+        checked_folder(config.data_dir)
     data = outline_of(config)
     check_left_to_pipeline(config)
-    check_lowest_rate(config)
+    check_rates(config)
     settings = resolve(config, data.name)
     _, plan = depth_and_plan(settings)
     if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):

@@ -1,5 +1,7 @@
 """Options of moving masks: each reaches its rule, and is told in words."""
 
+import dataclasses
+
 import pytest
 
 from sparsemlp.configuration.config import Config
@@ -26,6 +28,7 @@ def test_defaults_are_the_thesis_way():
 def test_every_option_reaches_its_rule():
     chosen = Config(
         ratio=0.8,
+        backward="straight_through",
         score_decay=0.5,
         hysteresis=0.25,
         dropped_decay=2e-4,
@@ -51,6 +54,14 @@ def test_every_option_reaches_its_rule():
 )
 def test_what_differs_is_told_in_words(options, words):
     assert in_words(Config(ratio=0.8, **options)) == words
+
+
+def test_dropped_weights_decay_where_they_learn_on():
+    sr_ste = Config(ratio=0.5, dropped_decay=1e-4)
+    said = r"--dropped-decay=0\.0001 .* choose --backward=straight_through or dense"
+    with pytest.raises(InputError, match=said):
+        resolve(sr_ste, "cifar10")
+    resolve(dataclasses.replace(sr_ste, backward="straight_through"), "cifar10")
 
 
 def test_gradients_do_not_rank_the_blocks_of_all_layers():

@@ -233,12 +233,26 @@ def test_a_model_is_named_once():
     assert string == "ResMLP2 @ XPatch = sparse 0.7 (8, 8), digits, seed 0"
 
 
-@pytest.mark.parametrize("chosen", [{"lr": 0.01, "min_lr": 0.1}, {"min_lr": 0.1}], ids=str)
-def test_a_lowest_rate_above_the_highest_is_refused(chosen: dict[str, Any]):
-    with pytest.raises(InputError, match=r"--min-lr=0\.1 is above the highest rate, --lr=0\.01"):
-        check_said_in_vain(Config(**chosen))
+@pytest.mark.parametrize("name", ["min_lr", "warmup_lr"])
+@pytest.mark.parametrize("lr", [{"lr": 0.01}, {}], ids=str)
+def test_a_rate_above_the_highest_is_refused(lr: dict[str, Any], name: str):
+    option = name.replace("_", "-")
+    said = rf"--{option}=0\.1 is above the highest rate, --lr=0\.01"
+    with pytest.raises(InputError, match=said):
+        check_said_in_vain(dataclasses.replace(Config(**lr), **{name: 0.1}))
     check_said_in_vain(Config(lr=1e-6))
     check_said_in_vain(Config(lr=0.01, min_lr=0.01))
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"epochs": 9}, {"warmup_epochs": 0}, {"epochs": 1, "dataset": "digits"}], ids=str
+)
+def test_the_rate_of_a_warm_up_that_there_is_not_is_refused(chosen: dict[str, Any]):
+    with pytest.raises(InputError, match=r"--warmup-lr=0\.001 needs a warm-up"):
+        check_said_in_vain(Config(warmup_lr=0.001, **chosen))
+    few = {**chosen, "warmup_epochs": 1}
+    check_said_in_vain(Config(warmup_lr=0.001, **few))
+    check_said_in_vain(Config(warmup_lr=0.001))
 
 
 def test_crops_and_flips_of_a_large_set_are_left_to_the_pipeline():

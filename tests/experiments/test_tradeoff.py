@@ -64,7 +64,8 @@ def test_memory_is_told_as_a_share_of_the_largest(tmp_path: Path, monkeypatch, c
         write_run(tmp_path / name, DENSE, [0.5])
     planned = iter((Point("a", 0.5, 2**20, 1.0), Point("b", 0.5, 2**22, 1.0)))
     monkeypatch.setattr(tradeoff, "plan_run", lambda *_: next(planned))
-    tradeoff.draw_tradeoff(tmp_path, tmp_path / "a.png")
+    tradeoff.draw_tradeoff(tmp_path)
+    assert (tmp_path / "tradeoff.png").is_file()
     said = capsys.readouterr().out
     assert said.index("100%") < said.index("25%")
 
@@ -76,6 +77,13 @@ def test_points_stand_where_they_belong():
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines] == [(1, 50), (2, 25)]  # pyright: ignore[reportIndexIssue]
     named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert named == ["a: 50.00%, 1 MiB", "b: 25.00%, 2 MiB"]
+
+
+@pytest.mark.parametrize(("mib", "told"), [(0.41, "0.41"), (3.375, "3.38"), (1234, "1234")])
+def test_memory_is_told_so_that_small_models_differ(mib, told):
+    figure = tradeoff_figure([Point("a", 0.5, int(mib * 2**20), 1.0)], "title")
+    (text,) = figure.legends[0].get_texts()
+    assert text.get_text() == f"a: 50.00%, {told} MiB"
 
 
 def test_no_runs_and_no_picture_are_errors(tmp_path: Path):

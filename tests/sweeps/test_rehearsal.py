@@ -36,6 +36,13 @@ def test_what_does_not_fit_is_refused(wrong, said):
         rehearse(dataclasses.replace(SMALL, **wrong))
 
 
+def test_a_folder_of_data_that_is_not_there_is_refused_where_it_is_known(tmp_path):
+    lost = dataclasses.replace(SMALL, data_dir=tmp_path / "lost")
+    with pytest.raises(InputError, match=r"lost does not exist: pass an existing --data-dir"):
+        rehearse(lost)
+    assert rehearse(lost, is_remote=True).data_dir == tmp_path / "lost"
+
+
 def test_the_outline_of_a_named_set_has_its_shapes_and_no_memory():
     outline = outline_of(dataclasses.replace(SMALL, dataset="cifar10"))
     assert isinstance(outline, ImageDataset)
