@@ -50,9 +50,10 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
             f"{height}x{width} pixels: choose at most {height}"
         )
     if settings.batch_size > n_images:
+        left = " that --hold-out leaves" if settings.hold_out else ""
         raise InputError(
             f"--batch-size={settings.batch_size} is larger than the {n_images} training images "
-            f"of {dataset.source}: choose at most {n_images}"
+            f"of {dataset.source}{left}: choose at most {n_images}"
         )
     steps_per_epoch = math.ceil(n_images / settings.batch_size)
     if settings.epochs * steps_per_epoch > _MOST_STEPS:

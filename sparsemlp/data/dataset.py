@@ -104,8 +104,8 @@ def evenly_spaced(n_images: int, share: float) -> Bool[np.ndarray, " n_images"]:
     n_taken = round(n_images * share) if 0 < share < 1 else 0
     if not 0 < n_taken < n_images:
         raise InputError(
-            f"a share of {share} of the {n_images} training images cannot be held out: choose one "
-            "in [0, 1) that takes some and leaves some"
+            f"--hold-out={share}: that share of the {n_images} training images cannot be held "
+            "out: choose one in [0, 1) that takes some and leaves some"
         )
     taken = np.zeros(n_images, bool)
     taken[np.arange(n_taken) * n_images // n_taken] = True

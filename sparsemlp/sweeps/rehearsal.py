@@ -73,10 +73,7 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
             "whole ratio; choose a shorter ramp"
         )
     if isinstance(data, ImageDataset) and settings.hold_out:
-        try:
-            evenly_spaced(data.n_train, settings.hold_out)
-        except InputError as error:
-            raise InputError(f"--hold-out={settings.hold_out}: {error}") from error
+        evenly_spaced(data.n_train, settings.hold_out)
     parameters = _parameters(_without_rules(settings))
     check_plan(parameters, plan)
     share_out(parameters, plan, check_budget(settings.budget))
