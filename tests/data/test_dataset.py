@@ -76,7 +76,9 @@ def test_nothing_is_held_out_unless_asked_and_never_all_or_none():
     dataset = tiny_dataset(8)
     assert hold_out(dataset, 0.0) == (dataset, None)
     for share in (0.01, 0.99, 1.0, -0.5):
-        with pytest.raises(InputError, match=f"share of {share} of the 8 training images"):
+        with pytest.raises(
+            InputError, match=f"--hold-out={share}: that share of the 8 training images"
+        ):
             hold_out(dataset, share)
 
 

@@ -85,7 +85,7 @@ def test_what_is_wrong_in_a_model_string_is_told_beside_what_it_excludes(data):
 
 def test_a_share_that_cannot_be_held_out_is_told_before_a_sweep_begins(data):
     (found,) = told("  hold_out: [0.0001]\n", "", data)
-    assert found.startswith("2: hold_out: --hold-out=0.0001: a share of 0.0001 of the ")
+    assert found.startswith("2: hold_out: --hold-out=0.0001: that share of the ")
 
 
 def test_a_way_to_move_masks_needs_one(data):

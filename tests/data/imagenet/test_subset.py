@@ -46,6 +46,8 @@ def test_an_image_of_a_subset_is_that_of_its_source_also_in_another_process(imag
 def test_nothing_is_held_out_unless_asked_and_never_all_or_none(images):
     assert hold_out_images(images, 0.0) == (images, None)
     for share in (0.01, 0.99):
-        with pytest.raises(InputError, match=f"share of {share} of the {N_TRAIN} training images"):
+        with pytest.raises(
+            InputError, match=f"--hold-out={share}: that share of the {N_TRAIN} training images"
+        ):
             hold_out_images(images, share)
     assert dataclasses.replace(images).n_train == N_TRAIN
