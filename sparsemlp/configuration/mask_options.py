@@ -81,12 +81,6 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
         raise InputError(
             "--ratio-schedule=adaptive follows the loss of held-out images: give --hold-out"
         )
-    if config.dropped_decay and config.backward == "masked":
-        raise InputError(
-            f"--dropped-decay={config.dropped_decay:g} is for dropped weights that learn on "
-            "(SR-STE), and the masked backward gives them no gradient: choose "
-            "--backward=straight_through or dense"
-        )
     if config.score == GRADIENT_SCORE and config.backward == "masked":
         raise InputError(
             "--score=gradient ranks by weight times gradient, and the masked backward gives "
@@ -97,6 +91,16 @@ def check_mask_options(config: Config, *, masked: bool) -> None:
         raise InputError(
             "--budget=global ranks the blocks of all layers when masking starts, and "
             "--score=gradient knows them only within a step: choose --budget=erk, or another score"
+        )
+
+
+def check_dropped_decay(config: Config) -> None:
+    """Raises InputError if SR-STE's decay is said where dropped weights do not learn on."""
+    if config.dropped_decay and config.backward == "masked":
+        raise InputError(
+            f"--dropped-decay={config.dropped_decay:g} is for dropped weights that learn on "
+            "(SR-STE), and the masked backward gives them no gradient: choose "
+            "--backward=straight_through or dense"
         )
 
 

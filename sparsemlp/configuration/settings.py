@@ -8,7 +8,11 @@ from typing import Any
 
 from sparsemlp.blocks import format_block, parse_block
 from sparsemlp.configuration.config import Config
-from sparsemlp.configuration.mask_options import check_mask_options, in_words
+from sparsemlp.configuration.mask_options import (
+    check_dropped_decay,
+    check_mask_options,
+    in_words,
+)
 from sparsemlp.configuration.option_ranges import check_depth, check_ranges
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.stream_options import (
@@ -134,12 +138,13 @@ def _warmup_epochs(config: Config, digits: bool) -> int:
 def check_said_in_vain(config: Config) -> None:
     """Raises InputError for an option that would do nothing.
 
-    These are options of a mask where no ratio was chosen, not even 0; the rate of a warm-up where
-    there is none; a learning rate above the highest; and crops and flips of images that the input
-    pipeline crops and flips. For a new run's command line; a grid that gives no ratio is dense on
-    purpose.
+    These are options of a mask where no ratio was chosen, not even 0; SR-STE's decay with the
+    masked backward; the rate of a warm-up where there is none; a learning rate above the highest;
+    and crops and flips of images that the input pipeline crops and flips. For a new run's command
+    line; a grid that gives no ratio is dense on purpose.
     """
     check_rates(config)
+    check_dropped_decay(config)
     if config.warmup_lr is not None and not _warmup_epochs(config, config.dataset == "digits"):
         raise InputError(
             f"--warmup-lr={config.warmup_lr:g} needs a warm-up, and there is none: give "

@@ -21,6 +21,17 @@ _TOLD = frozenset({"mask_layers", "score", *NEED_A_MASK}) | _OTHER_RULES
 """Options that the label of a run tells already."""
 _OF_SOME = frozenset({"depth", "mask_layers", "ramp_epochs", "gradient_method"})
 """Options that are None where there is nothing they could apply to, which other options say."""
+_NOT_DONE: dict[str, Any] = {
+    "hold_out": 0.0,
+    "remat": False,
+    "accumulate": 1,
+    "ema": 0.0,
+    "drop_path": 0.0,
+    "cutout": 0,
+    "flip_test": False,
+    "allow_nan": False,
+}
+"""Values of options that say that something is not done, which nobody need be told of."""
 _BY_OTHERS = ("warmup_lr", "warmup_epochs", "mask_start_epoch")
 """Options whose defaults follow from others, and then need not be said beside them."""
 
@@ -89,7 +100,7 @@ class Labels:
             return ""
         settings = run.settings
         usual = _followed(settings.model, settings.lr, settings.epochs, settings.dataset)
-        usual = usual | NEED_A_MASK | self._usual.get(settings.model, {})
+        usual = usual | NEED_A_MASK | _NOT_DONE | self._usual.get(settings.model, {})
         values = {name: getattr(settings, name) for name in names}
         said = {n: v for n, v in values.items() if v is not None and v != usual.get(n)}
         return ", ".join(f"{name}={value}" for name, value in said.items())

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsemlp.budgets import check_budget, share_out
 from sparsemlp.configuration.config import CHANGEABLE, Config
-from sparsemlp.configuration.mask_options import NEED_A_MASK, mask_schedule
+from sparsemlp.configuration.mask_options import NEED_A_MASK, check_dropped_decay, mask_schedule
 from sparsemlp.configuration.program import build_program
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import (
@@ -56,6 +56,7 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
     data = outline_of(config)
     check_left_to_pipeline(config)
     check_rates(config)
+    check_dropped_decay(config)
     settings = resolve(config, data.name)
     _, plan = depth_and_plan(settings)
     if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):

@@ -67,6 +67,9 @@ def count_correct(
 ) -> Evaluation:
     """Counts the right guesses, with masks selected from the parameters it evaluates.
 
+    Where masks remember (means of scores, scores of gradients), what they remember is that of the
+    run, also if the parameters are an average of it.
+
     Args:
       program: what to evaluate.
       params: parameters of the model.

@@ -31,6 +31,15 @@ def test_an_option_that_follows_from_another_is_not_said_beside_it(labelled):
     assert labels.variant(runs["own"]) == "lr=0.01, warmup_lr=0.1"
 
 
+def test_what_a_run_does_not_do_is_not_said_beside_what_others_do(labelled):
+    runs, labels = labelled(
+        plain=MASKED, averaged={**MASKED, "ema": 0.9}, held={**MASKED, "hold_out": 0.1}
+    )
+    assert labels.label(runs["plain"]) == "32x32 at 0.8, masked backward"
+    assert labels.label(runs["averaged"]) == "32x32 at 0.8, masked backward (ema=0.9)"
+    assert labels.variant(runs["held"]) == "hold_out=0.1"
+
+
 def test_what_the_words_of_a_masking_tell_is_not_told_again(labelled):
     runs, labels = labelled(plain=MASKED, reset={**MASKED, "moments": "reset"})
     assert labels.label(runs["reset"]).count("reset") == 1

@@ -27,6 +27,8 @@ def test_a_configuration_that_fits_gives_its_settings():
         ({"block": "5x4"}, "5x4"),
         ({"dataset": "none.npz"}, "none.npz"),
         ({"lr": -1.0}, "--lr"),
+        ({"warmup_lr": 0.1}, "--warmup-lr"),
+        ({"dropped_decay": 0.1}, "--dropped-decay"),
         ({"activation": "3x3:0.5"}, "3x3"),
         ({**TWO_RATIOS, "budget": "erk"}, "one ratio"),
     ],
