@@ -15,10 +15,11 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import tyro
 
+from sparsemlp.errors import require_known
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.options import cli, open_default
 from sparsemlp.populations.grouping import chooses_population
@@ -35,7 +36,7 @@ class Arguments:
 
     grid: tyro.conf.Positional[Path]
     """Grid file, YAML."""
-    launcher: Annotated[Launcher | None, open_default("local|slurm", "meta.run, or local")] = None
+    launcher: Annotated[str | None, open_default("local|slurm", "meta.run, or local")] = None
     """local: here, one run after another; slurm: one job a run or a
     population, with sbatch."""
     out: Annotated[Path | None, open_default("FOLDER", "sweeps/GRID")] = None
@@ -58,9 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Arguments) -> int:
-    grid = read_grid(arguments.grid, arguments.launcher)
+    launcher = arguments.launcher
+    if launcher is not None:
+        launcher = require_known(f"--launcher={launcher}", launcher, get_args(Launcher))
+    grid = read_grid(arguments.grid, launcher)
     folder = SweepFolder(arguments.out or Path("sweeps") / safe_name(arguments.grid.stem))
-    on_cluster = (arguments.launcher or grid.launcher or "local") == "slurm"
+    on_cluster = (launcher or grid.launcher or "local") == "slurm"
     retry_failed, population = arguments.retry_failed, arguments.population
     chooses_population(population)
     if arguments.dry_run:

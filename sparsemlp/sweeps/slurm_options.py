@@ -5,6 +5,7 @@ Its keys are the long options of `sbatch`, as `cpus-per-task`. What the launcher
 """
 
 import dataclasses
+import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -115,7 +116,9 @@ def _check_option(option: str, where: str, text: str | None) -> None:
             + (" (meta.prefix names the jobs)" if option == "job-name" else "")
         )
     if not _KNOWN.fullmatch(option):
-        raise InputError(f"unknown key {where}: it is no option of sbatch that a job here can use")
+        near = difflib.get_close_matches(option, _KNOWN.pattern.split("|"), n=2)
+        hint = f"did you mean {' or '.join(near)}?" if near else "a job here can use no such option"
+        raise InputError(f"unknown key {where}: {hint}")
     if text is None or not text.strip():
         raise InputError(f"{where} has no value: for an option without one write true")
     if option in _ALONE and text.lower() in ("false", "no", "off"):

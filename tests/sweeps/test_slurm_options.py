@@ -69,7 +69,8 @@ def test_the_section_of_the_thesis_is_understood():
     [
         ("array", "1-3", "is set by the launcher"),
         ("job_name", "x", "meta.prefix names the jobs"),
-        ("parition", "gpu", "unknown key sbatch.parition"),
+        ("parition", "gpu", "unknown key sbatch.parition: did you mean partition?"),
+        ("wait", "1", "unknown key sbatch.wait: a job here can use no such option"),
         ("partition", None, "has no value"),
         ("comment", "a\nrm -rf /", "control character"),
         ("cpus-per-task", "0", "not a positive integer"),
