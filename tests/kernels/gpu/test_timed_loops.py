@@ -14,7 +14,7 @@ from machine_code import TARGETS, missing
 from tuning.compiled_loops import N_COPIES, UNTUNED, looped
 
 from pallas_kernels import Mosaic, Reference, SparseLayer, Triton, tuning
-from pallas_kernels.mosaic.gradient_cost import by_cost
+from pallas_kernels.mosaic.gradient_cost import by_cost, gradient_tiles_of
 from pallas_kernels.mosaic.gradient_tiles import DENSE
 
 pytestmark = pytest.mark.aot
@@ -81,7 +81,10 @@ def test_no_product_is_left_out_or_joined_with_another(name: str, phase: Any, n_
     inside, around = compiled("sm_90a", function, *arrays, ((24,), jnp.int32))
     own = "mosaic_gpu_v2" if name == "mosaic" else r"calls=%\S*gemm|__cublas"
     pattern = rf"(?:fusion|custom-call)\(.*(?:{own})"
-    assert len(re.findall(pattern, inside)) == n_products * N_COPIES
+    # A balanced gradient is two kernels: the parts of its blocks, and their sums.
+    has_sums = name == "mosaic" and phase != "forward"
+    assert not has_sums or gradient_tiles_of(layer, ROWS).balanced
+    assert len(re.findall(pattern, inside)) == (n_products + has_sums) * N_COPIES
     assert not re.findall(pattern, around)
     assert " copy(" not in inside
 
