@@ -8,6 +8,7 @@ that plan. Runs on CIFAR-10 or digits need no data for it; others must find thei
 left out.
 """
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ from sparsemlp.train.training import train_step
 
 
 class Point(NamedTuple):
-    """A run: its test top-1, and the bytes and seconds of its training."""
+    """A run: its test top-1, the bytes and the time of a training step, NaN if nobody knows it."""
 
     name: str
     top1: float
@@ -164,7 +165,8 @@ def draw_tradeoff(
     for point in points:
         share = point.peak_bytes / points[0].peak_bytes
         cells = (f"{point.top1:.2%}", f"{_in_mib(point.peak_bytes)}", f"{share:.0%}")
-        table.add_row(point.name, *cells, f"{point.step_ms:.1f}")
+        step = "" if math.isnan(point.step_ms) else f"{point.step_ms:.1f}"
+        table.add_row(point.name, *cells, step)
     Console().print(table)
     with look():
         figure = tradeoff_figure(

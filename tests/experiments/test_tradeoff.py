@@ -22,6 +22,7 @@ DENSE = Config(dim=32, depth=1, batch_size=128, epochs=10)
 def write_run(folder: Path, config: Config, accuracies: list[float]) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(to_json(config))
+    (folder / "environment.json").write_text('{"devices": 1}')
     for epoch, accuracy in enumerate(accuracies, start=1):
         record = {"epoch": epoch, "step": 5 * epoch, "test_top1": accuracy, "seconds": 0.1 * epoch}
         History(folder / "metrics.jsonl").append(record)
