@@ -1,5 +1,6 @@
 """Settings that every test shares."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,8 +114,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 MEMORY_MAPS = Path("/proc/self/maps")
-MANY_MEMORY_MAPS = 15_000
-"""Linux allows a process 65530."""
+MANY_MEMORY_MAPS, MOST_MEMORY_MAPS = 15_000, 45_000
+"""Where compiled programs are forgotten after a module, and within one. Linux allows a process
+65530, and JAX's compiler does not survive more."""
+_tests = itertools.count(1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -124,5 +127,17 @@ def forget_compiled_programs() -> Iterator[None]:
     While they are few, one module takes from the other what both compiled.
     """
     yield
-    if not MEMORY_MAPS.exists() or MEMORY_MAPS.read_text().count("\n") > MANY_MEMORY_MAPS:
+    _forget_if_more_than(MANY_MEMORY_MAPS)
+
+
+@pytest.fixture(autouse=True)
+def forget_too_many_compiled_programs() -> Iterator[None]:
+    """The same within a module of many cases; now and then, as counting takes milliseconds."""
+    yield
+    if next(_tests) % 64 == 0:
+        _forget_if_more_than(MOST_MEMORY_MAPS)
+
+
+def _forget_if_more_than(most: int) -> None:
+    if not MEMORY_MAPS.exists() or MEMORY_MAPS.read_text().count("\n") > most:
         jax.clear_caches()
