@@ -139,6 +139,11 @@ def masking_for(plan: Plan, path: Sequence[str]) -> BlockMasking | None:
     return rule if isinstance(rule, BlockMasking) and rule.ratio > 0 else None
 
 
+def masks_any(plan: Plan) -> bool:
+    """Whether a plan masks a kernel at a ratio above 0."""
+    return any(isinstance(rule, BlockMasking) and rule.ratio > 0 for rule in all_rules(plan))
+
+
 def as_tuple(rules: Rule | tuple[Rule, ...]) -> tuple[Rule, ...]:
     """The rules of a pattern of a plan, which may be one alone."""
     return rules if isinstance(rules, tuple) else (rules,)

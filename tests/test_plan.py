@@ -8,7 +8,7 @@ import pytest
 
 from sparsemlp import ActivationPruning, BlockMasking, GradientPruning, select_masks
 from sparsemlp.errors import InputError
-from sparsemlp.plan import all_rules, masking_for, rules_for
+from sparsemlp.plan import all_rules, masking_for, masks_any, rules_for
 
 SMALL, LARGE, OTHER = (
     BlockMasking((1, 1), 0.5),
@@ -107,3 +107,10 @@ def test_all_rules_are_those_of_every_pattern():
 def test_a_tie_below_the_most_specific_pattern_does_not_matter():
     plan = {"*_0/XPatch/kernel": SMALL, "b*0/XPatch/kernel": LARGE, "/".join(PATH): OTHER}
     assert masking_for(plan, PATH) == OTHER
+
+
+@pytest.mark.parametrize(("ratio", "masks"), [(0.0, False), (1e-9, True), (0.8, True)])
+def test_a_plan_masks_if_a_ratio_is_above_zero(ratio, masks):
+    pruning = ActivationPruning((2, 2), 0.5)
+    assert masks_any({"*/a": (BlockMasking((2, 2), ratio), pruning)}) == masks
+    assert not masks_any({"*/a": pruning})

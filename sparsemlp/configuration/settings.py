@@ -24,7 +24,7 @@ from sparsemlp.engines import check_engine
 from sparsemlp.errors import InputError
 from sparsemlp.model_string import parse_model
 from sparsemlp.options import flag
-from sparsemlp.plan import Plan, all_rules
+from sparsemlp.plan import Plan, masks_any
 from sparsemlp.rules import (
     BlockMasking,
     Rule,
@@ -183,8 +183,7 @@ def check_settings(config: Settings) -> None:
     check_ranges(config)
     check_depth(depth)
     check_stream_options(config)
-    masks = [r for r in all_rules(plan) if isinstance(r, BlockMasking)]
-    check_mask_options(config, masked=any(mask.ratio > 0 for mask in masks))
+    check_mask_options(config, masked=masks_any(plan))
 
 
 def depth_and_plan(config: Config) -> tuple[int | None, Plan]:
@@ -239,8 +238,7 @@ def augmentation(config: Settings) -> Augmentation:
 def describe_masking(config: Config) -> str:
     """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
     if config.config is not None:
-        rules = all_rules(depth_and_plan(config)[1])
-        masks = any(isinstance(rule, BlockMasking) and rule.ratio for rule in rules)
+        masks = masks_any(depth_and_plan(config)[1])
         words = [f"{config.backward} backward", *in_words(config)] if masks else []
         string = config.config.strip()
         return f"{string} {', '.join(words)}" if words else string.removesuffix(";").rstrip()

@@ -6,8 +6,7 @@ from sparsemlp.configuration.mask_options import mask_schedule
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan, describe_masking
 from sparsemlp.distributed import processes
-from sparsemlp.plan import all_rules
-from sparsemlp.rules import BlockMasking
+from sparsemlp.plan import masks_any
 from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.run import Run
 from sparsemlp.schedule import LEVELS
@@ -26,7 +25,7 @@ def announce(reporter: Reporter, run: Run) -> None:
         f"{_counted(dataset.n_classes, 'class', 'classes')}"
     )
     masking = describe_masking(settings)
-    if setup.density == 1 and _drops(settings):
+    if setup.density == 1 and masks_any(depth_and_plan(settings)[1]):
         masking += ", but of so few blocks the ratio drops none"
     elif setup.density < 1 and settings.mask_start_epoch >= settings.epochs:
         masking += f", but dense: --mask-start-epoch={settings.mask_start_epoch} is never reached"
@@ -44,12 +43,6 @@ def announce(reporter: Reporter, run: Run) -> None:
         f"seed {settings.seed}, on {_devices_in_words(run.trainer.mesh, settings.batch_size)}"
     )
     reporter.say(f"folder  {run.folder.path}")
-
-
-def _drops(settings: Settings) -> bool:
-    """Whether a mask is asked for that has a ratio."""
-    rules = all_rules(depth_and_plan(settings)[1])
-    return any(isinstance(rule, BlockMasking) and rule.ratio > 0 for rule in rules)
 
 
 def _counted(n: int, one: str, many: str) -> str:

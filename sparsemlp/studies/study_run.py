@@ -13,7 +13,7 @@ from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan, describe_masking
 from sparsemlp.data import OUTLINES
 from sparsemlp.files import Record, read_record
-from sparsemlp.plan import Plan, all_rules, as_tuple
+from sparsemlp.plan import Plan, all_rules, as_tuple, masks_any
 from sparsemlp.rules import BlockMasking
 from sparsemlp.runs.run_folder import RunFolder
 
@@ -123,8 +123,7 @@ class StudyRun:
         """The masking in a few words; also if it never begins, which is said then."""
         if self.settings is None:
             return self.name
-        rules = all_rules(depth_and_plan(self.settings)[1])
-        asked = any(isinstance(rule, BlockMasking) and rule.ratio for rule in rules)
+        asked = masks_any(depth_and_plan(self.settings)[1])
         never = ", never begun" if asked and not self.is_masked else ""
         return describe_masking(self.settings) + never
 

@@ -8,13 +8,6 @@ from sparsemlp.runs import announcement
 
 
 @pytest.mark.parametrize(
-    ("options", "drops"), [({}, False), ({"ratio": 0.0}, False), ({"ratio": 1e-9}, True)], ids=str
-)
-def test_a_ratio_that_may_drop_nothing_is_told_from_none(options, drops):
-    assert announcement._drops(resolve(Config(**options), "digits")) == drops
-
-
-@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({}, "density 0.250 from epoch 4"),
