@@ -2,8 +2,14 @@
 
 import jax
 
-_TF32 = (None, "default", "tensorfloat32", "bfloat16", "TF32_TF32_F32")
-"""Values of `jax_default_matmul_precision`."""
+PRECISIONS = {
+    **dict.fromkeys((None, "default", "bfloat16", "tensorfloat32", "high"), "tf32"),
+    **dict.fromkeys(("highest", "float32", "F32_F32_F32"), "ieee"),
+    "TF32_TF32_F32": "tf32",
+    "TF32_TF32_F32_X3": "tf32x3",
+}
+"""How kernels multiply float32 with a value of `jax_default_matmul_precision`, in Triton's words;
+other values they do not know."""
 
 
 def in_tf32() -> bool:
@@ -12,4 +18,4 @@ def in_tf32() -> bool:
     Else products are longer, or need other instructions: times and cuts that were measured in TF32
     say nothing of them.
     """
-    return jax.config.jax_default_matmul_precision in _TF32
+    return PRECISIONS.get(jax.config.jax_default_matmul_precision) == "tf32"

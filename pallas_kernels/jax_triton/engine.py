@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.jax_triton import products
 from pallas_kernels.lists import KeptBlocks
+from pallas_kernels.precision import PRECISIONS
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton import Triton
 from pallas_kernels.tuning import Problem
@@ -41,8 +42,8 @@ class JaxTriton(Triton):
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
         """Why not: what `Triton` says, a precision, or jax-triton is missing or fails with JAX."""
         precision = jax.config.jax_default_matmul_precision
-        if layer.dtype == "float32" and precision not in products.PRECISIONS:
-            known = ", ".join(repr(name) for name in products.PRECISIONS if name)
+        if layer.dtype == "float32" and precision not in PRECISIONS:
+            known = ", ".join(repr(name) for name in PRECISIONS if name)
             return (
                 f"it does not multiply float32 with jax_default_matmul_precision={precision!r}: "
                 f"choose one of {known}, or engine 'triton'"

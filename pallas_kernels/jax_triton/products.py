@@ -11,20 +11,13 @@ import jax
 from jaxtyping import Array, Float
 
 from pallas_kernels.lists import KeptBlocks, list_columns, list_rows
+from pallas_kernels.precision import PRECISIONS
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.configurations import VERSION, product_tiles
 from pallas_kernels.triton.launch import Tiles, tile_size
 from pallas_kernels.tuning import configure
 
 NAME = "jax-triton"
-
-PRECISIONS = {
-    **dict.fromkeys((None, "default", "bfloat16", "tensorfloat32", "high"), "tf32"),
-    **dict.fromkeys(("highest", "float32", "F32_F32_F32"), "ieee"),
-    "TF32_TF32_F32": "tf32",
-    "TF32_TF32_F32_X3": "tf32x3",
-}
-"""How Triton multiplies float32 with a value of `jax_default_matmul_precision`, in its words."""
 
 
 def multiply(

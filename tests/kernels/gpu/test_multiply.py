@@ -14,7 +14,8 @@ import pytest
 
 from pallas_kernels import ENGINES, JaxTriton, SparseLayer
 from pallas_kernels.jax_triton import engine
-from pallas_kernels.jax_triton.products import PRECISIONS, plan
+from pallas_kernels.jax_triton.products import plan
+from pallas_kernels.precision import PRECISIONS
 from pallas_kernels.triton.configurations import product_tiles
 from pallas_kernels.triton.launch import Tiles
 from pallas_kernels.tuning import Problem, forced
