@@ -1,4 +1,4 @@
-"""`dW = (x^T dy) * M`, and db beside it, by programs that all have as many steps.
+"""`dW = (x^T dy) * M`, and db beside it, by programs that all have as much to do.
 
 As `gradient.py`, of which it is another way: there each program has one group of kept blocks, and
 where groups and shares of the rows do not fill the device some of it idles. Here one program runs
@@ -16,8 +16,9 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.lists import KeptBlocks, listed
 from pallas_kernels.mosaic import launch, warpgroup
+from pallas_kernels.mosaic.balanced_groups import Groups, table_of
 from pallas_kernels.mosaic.balanced_program import Bias, Program
-from pallas_kernels.mosaic.balanced_shares import Plan, plan_of, shares_of, table_of
+from pallas_kernels.mosaic.balanced_shares import Plan, plan_of, shares_of
 from pallas_kernels.mosaic.balanced_sum import sum_balanced
 from pallas_kernels.mosaic.balanced_tasks import Columns, Tasks
 from pallas_kernels.mosaic.gradient_operands import (
@@ -149,10 +150,10 @@ def _kernel(
         columns = Columns(*map(table, lists))
         bias = Bias(of_ones, ones, ready, rest[-1], columns.order.size)
     number = jax.lax.axis_index(launch.X)
-    shares = shares_of(plan, table(before))
+    shares = shares_of(plan, Groups(table(before), table(start)))
     program = Program(
         operands=Operands(cut, Ring(own, shared, full, free), own_operand, shared_operand),
-        tasks=Tasks(shares, number, by_rows, table(start), table(across), columns),
+        tasks=Tasks(shares, number, shares.span(number), by_rows, table(across), columns),
         dw=dw,
         n_kept=layer.n_kept,
         staging=staging,

@@ -1,4 +1,4 @@
-"""One program of `dW = (x^T dy) * M`, and of db, on Hopper, where all have as many steps.
+"""One program of `dW = (x^T dy) * M`, and of db, on Hopper, where all have as much to do.
 
 A program computes groups of kept blocks, and parts of others, one after the other
 (`balanced_tasks.py`). One warpgroup starts the copies of both operands into a ring of buffers, and

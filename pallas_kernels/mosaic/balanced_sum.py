@@ -1,4 +1,4 @@
-"""dW and db from the sums of programs that have as many steps each, in one pass.
+"""dW and db from the sums of programs that have as much to do each, in one pass.
 
 As `gradient_sum.py`, but how many shares a block has is known on the device alone: they are loaded
 one after the other, the next one while one is added. Beside the programs that write dW there is one
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from pallas_kernels.lists import ListedBlocks
 from pallas_kernels.mosaic import launch, warpgroup
+from pallas_kernels.mosaic.balanced_groups import Groups
 from pallas_kernels.mosaic.balanced_shares import Plan, Shares, shares_of
 from pallas_kernels.mosaic.balanced_tasks import Columns, group_of_column
 from pallas_kernels.mosaic.gradient_sum import Block, Tile, n_above, n_tiles, tile_of
@@ -88,9 +89,9 @@ def _kernel(
 ) -> None:
     table = functools.partial(warpgroup.Table, which=warpgroup.read(which, 0))
     index = jax.lax.axis_index(launch.X)
-    of_blocks, of_lines = table(before), table(start)
-    # The table is read where it is needed: most tiles hold nothing.
-    find_shares = functools.partial(shares_of, plan, table(groups))
+    of_blocks = table(before)
+    # The tables are read where that is needed: most tiles hold nothing.
+    find_shares = functools.partial(shares_of, plan, Groups(table(groups), table(start)))
     if not n_columns:
         parts, dw = rest
     else:
@@ -100,7 +101,7 @@ def _kernel(
         def _of_column() -> None:
             shares, columns = find_shares(), Columns(*map(table, lists))
             column, group = group_of_column(
-                index - n_tiles(layer), shares, columns, of_blocks, of_lines, by_rows=by_rows
+                index - n_tiles(layer), shares, columns, of_blocks, by_rows=by_rows
             )
 
             def add(share: Array, total: Array) -> Array:
@@ -118,7 +119,7 @@ def _kernel(
 
         def places_of(block: Block, shares: Shares) -> _Places:
             line = block.line if by_rows else tile.column
-            return _places_of(block, line, shares, of_lines, layer.n_kept)
+            return _places_of(block, line, shares, layer.n_kept)
 
         @pl.when(tile.is_kept)
         def _sum() -> None:
@@ -182,13 +183,9 @@ class _Places(NamedTuple):
         return jnp.where(share < self.n, place, self.nowhere)
 
 
-def _places_of(
-    block: Block, line: Array, shares: Shares, start: warpgroup.Table, n_kept: int
-) -> _Places:
-    first, plan = start.read(line), shares.plan
-    # A dropped block may lie in a line that has none.
-    length = jnp.maximum(start.read(line + 1) - first, 1)
-    group, index = shares.group_of(line, block.entry - first, length)
+def _places_of(block: Block, line: Array, shares: Shares, n_kept: int) -> _Places:
+    groups, plan = shares.groups, shares.plan
+    group, index = groups.of_block(line, block.entry - groups.start.read(line))
     return _Places(
         n=jnp.where(block.is_kept, shares.n_shares(group), 0),
         first=block.entry,

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from pallas_kernels.mosaic.balanced_shares import Part, Shares
+from pallas_kernels.mosaic.balanced_groups import Counted
+from pallas_kernels.mosaic.balanced_shares import Part, Shares, Span
 from pallas_kernels.mosaic.gradient_operands import Group
 from pallas_kernels.mosaic.warpgroup import Table
 
@@ -52,29 +53,29 @@ class Tasks:
     Attributes:
       shares: what each program computes.
       number: which program.
+      span: what it has of the groups that are shared out.
       by_rows: whether lines are block rows, not block columns.
-      start: of each line, its first entry in the lists of kept blocks.
-      across: of each entry, where in its line the block lies.
+      across: of each entry of the lists of kept blocks, where in its line the block lies.
       columns: what db takes, or None.
     """
 
     shares: Shares
     number: Array
+    span: Span
     by_rows: bool
-    start: Table
     across: Table
     columns: Columns | None
 
     def n_tasks(self) -> Array:
         """How many there are."""
-        return self.shares.n_parts(self.number)
+        return self.shares.n_parts(self.span)
 
     def task(self, turn: Array) -> Task:
         """A task by its number."""
-        part = self.shares.part(self.number, turn)
-        number = part.group - self.shares.n_groups
+        part, groups = self.shares.part(self.number, self.span, turn), self.shares.groups
+        number = part.group - groups.n
         is_column = number >= 0
-        group = self.shares.find(jnp.where(is_column, 0, part.group), self.start)
+        group = groups.find(jnp.where(is_column, 0, part.group))
         if self.columns is None:
             return Task(part, group, is_column, jnp.int32(0))
         last = jnp.int32(self.columns.order.size - 1)
@@ -106,13 +107,13 @@ class Tasks:
             row = self.columns.across.read(jnp.minimum(first, self.across.size - 1))
             is_first = (index < task.group.length) & (row == task.group.line)
             return is_first | (task.is_column & (index == 0))
-        is_first = task.group.entry == self.start.read(task.group.line)
+        is_first = task.group.entry == self.shares.groups.start.read(task.group.line)
         return (index == 0) & (is_first | task.is_column)
 
 
 def group_of_column(
-    turn: Array, shares: Shares, columns: Columns, before: Table, start: Table, *, by_rows: bool
-) -> tuple[Array, Array]:
+    turn: Array, shares: Shares, columns: Columns, before: Table, *, by_rows: bool
+) -> tuple[Array, Counted]:
     """A block column, and the group that its db is added up with.
 
     Args:
@@ -120,15 +121,14 @@ def group_of_column(
       shares: what each program computes.
       columns: the kept blocks by block columns.
       before: of each block, line by line, how many entries lie before it.
-      start: of each line, its first entry.
       by_rows: whether lines are block rows, not block columns.
     """
     column, last = columns.order.read(turn), jnp.int32(columns.order.size - 1)
     first, after = columns.start.read(column), columns.start.read(column + 1)
-    line, place, length = column, jnp.int32(0), after - first
+    groups, line, place = shares.groups, column, jnp.int32(0)
     if by_rows:
         line = columns.across.read(jnp.minimum(first, columns.across.size - 1))
-        place = before.read(line * columns.order.size + column) - start.read(line)
-        length = start.read(line + 1) - start.read(line)
-    group, _ = shares.group_of(line, place, jnp.maximum(length, 1))
-    return column, jnp.where(first == after, shares.n_groups + last - turn, group)
+        place = before.read(line * columns.order.size + column) - groups.start.read(line)
+    of_block, _ = groups.of_block(line, place)
+    both = zip(groups.of_column(last - turn), of_block, strict=True)
+    return column, Counted(*(jnp.where(first == after, *own) for own in both))

@@ -159,13 +159,17 @@ def _shares(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> tuple[floa
     steps, filled = n_steps(n_rows, layer.dtype), _n_filled(layer, tiles)
     if tiles.balanced:
         plan = plan_of(layer, n_rows, tiles)
-        rounds = math.floor(filled / plan.n_programs)
-        left = (filled - rounds * plan.n_programs) * steps
+        # What a step counts in the mean: as `balanced_shares.py` has it.
+        step = 1.0 if plan.in_rounds else layer.n_kept / filled + 1
+        rounds = max(0, math.floor((filled - plan.fewest_left) / plan.n_programs))
+        rounds *= plan.in_rounds
+        left = (filled - rounds * plan.n_programs) * steps * step
         each = max(plan.fewest, math.ceil(left / plan.n_programs))
         n_busy = math.ceil(left / each)
         # Each of them may begin in the middle of a group.
         n_shares = 1 + n_busy / filled
-        return n_shares, plan.n_programs if rounds else n_busy, rounds * steps + each
+        n_programs = plan.n_programs if rounds else n_busy
+        return n_shares, n_programs, rounds * steps + math.ceil(each / step)
     each = tiles.per_share(steps, _n_groups(layer, tiles))
     n_shares = pl.cdiv(steps, each)
     return float(n_shares), max(1, round(n_shares * filled)), each

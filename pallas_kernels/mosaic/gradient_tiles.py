@@ -102,7 +102,7 @@ class GradientTiles:
         rows are shared out among them. If balanced, how many there are.
       by_rows: whether these are blocks of one block row, for which x is loaded once, not of one
         block column and dy.
-      balanced: whether all programs have as many steps (`balanced_gradient.py`).
+      balanced: whether all programs have as much to do (`balanced_gradient.py`).
     """
 
     n_together: int

@@ -1,4 +1,4 @@
-"""Engine `mosaic` where its gradients are cut so that all programs have as many steps."""
+"""Engine `mosaic` where its gradients are cut so that all programs have as much to do."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Gradients of a kernel and a bias by programs that have as many steps each."""
+"""Gradients of a kernel and a bias by programs that have as much to do each."""
 
 import sys
 
@@ -14,7 +14,7 @@ from test_products import EPS, normal
 from pallas_kernels import SparseLayer
 from pallas_kernels.layout import dense_mask
 from pallas_kernels.lists import list_alike
-from pallas_kernels.mosaic import warpgroup
+from pallas_kernels.mosaic import balanced_shares, warpgroup
 from pallas_kernels.mosaic.balanced_gradient import kernel_gradient, parameter_gradients
 from pallas_kernels.mosaic.gradient_tiles import GradientTiles
 
@@ -22,34 +22,36 @@ __all__ = ["simulated"]
 
 KEPT = [0, 1, 3, 8, 9]
 CASES = [
-    ((64, 64), "bfloat16", 300, 2, True, 3),
-    ((64, 128), "bfloat16", 200, 2, False, 3),
-    ((64, 64), "float32", 100, 2, False, 3),
-    ((64, 64), "bfloat16", 300, 1, True, 4),
-    ((64, 64), "bfloat16", 300, 2, False, 5),
-    ((64, 64), "bfloat16", 40, 1, False, 9),
-    ((128, 64), "bfloat16", 200, 1, True, 2),
-    ((64, 128), "bfloat16", 200, 1, True, 3),
-    ((128, 128), "bfloat16", 300, 1, True, 4),
-    ((32, 32), "bfloat16", 300, 2, False, 3),
-    ((32, 32), "bfloat16", 300, 4, False, 4),
-    ((64, 32), "bfloat16", 200, 2, False, 3),
-    ((16, 16), "bfloat16", 200, 4, False, 3),
-    ((32, 32), "float32", 100, 2, False, 3),
-    ((64, 64), "bfloat16", 500, 1, True, 2),
-    ((64, 64), "bfloat16", 200, 1, False, 6),
-    ((64, 64), "bfloat16", 500, 2, True, 132),
-    ((32, 32), "bfloat16", 200, 2, False, 2),
+    ((64, 64), "bfloat16", 300, 2, True, 3, False),
+    ((64, 128), "bfloat16", 200, 2, False, 3, True),
+    ((64, 64), "float32", 100, 2, False, 3, False),
+    ((64, 64), "bfloat16", 300, 1, True, 4, False),
+    ((64, 64), "bfloat16", 300, 2, False, 5, True),
+    ((64, 64), "bfloat16", 40, 1, False, 9, False),
+    ((128, 64), "bfloat16", 200, 1, True, 2, True),
+    ((64, 128), "bfloat16", 200, 1, True, 3, False),
+    ((128, 128), "bfloat16", 300, 1, True, 4, True),
+    ((32, 32), "bfloat16", 300, 2, False, 3, False),
+    ((32, 32), "bfloat16", 300, 4, False, 4, True),
+    ((64, 32), "bfloat16", 200, 2, False, 3, False),
+    ((16, 16), "bfloat16", 200, 4, False, 3, False),
+    ((32, 32), "float32", 100, 2, False, 3, True),
+    ((64, 64), "bfloat16", 500, 1, True, 2, True),
+    ((64, 64), "bfloat16", 200, 1, False, 6, True),
+    ((64, 64), "bfloat16", 500, 2, True, 132, False),
+    ((32, 32), "bfloat16", 200, 2, False, 2, False),
 ]
-NAMES = "block", "dtype", "rows", "n_together", "by_rows", "programs"
+NAMES = "block", "dtype", "rows", "n_together", "by_rows", "programs", "in_rounds"
 
 
 @pytest.mark.thorough(after=1)
 @INTERPRETED
 @pytest.mark.parametrize(NAMES, CASES[:3], ids=str)
 def test_what_programs_share_adds_up_to_the_whole(
-    block, dtype, rows, n_together, by_rows, programs
+    block, dtype, rows, n_together, by_rows, programs, in_rounds, monkeypatch
 ):
+    if in_rounds:
+        monkeypatch.setattr(balanced_shares, "CACHED_BYTES", 0)
     compute(block, dtype, rows, GradientTiles(n_together, 2, programs, by_rows, balanced=True))
 
 
@@ -57,8 +59,10 @@ def test_what_programs_share_adds_up_to_the_whole(
 @pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize(NAMES, CASES, ids=str)
 def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(
-    block, dtype, rows, n_together, by_rows, programs
+    block, dtype, rows, n_together, by_rows, programs, in_rounds, monkeypatch
 ):
+    if in_rounds:
+        monkeypatch.setattr(balanced_shares, "CACHED_BYTES", 0)
     with jax.disable_jit():
         compute(block, dtype, rows, GradientTiles(n_together, 2, programs, by_rows, balanced=True))
 

@@ -1,91 +1,55 @@
-"""All steps of a gradient, shared out evenly among programs."""
+"""All work of a gradient, shared out evenly among programs."""
 
 import itertools
-import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_balanced_groups import GRID, IDS, groups_of
 
 from pallas_kernels import SparseLayer
 from pallas_kernels.lists import list_alike
+from pallas_kernels.mosaic.balanced_groups import Groups, table_of
 from pallas_kernels.mosaic.balanced_shares import (
+    CACHED_BYTES,
     MOST_SHARES,
     Plan,
+    Shares,
+    plan_of,
     shares_of,
-    table_of,
 )
+from pallas_kernels.mosaic.gradient_tiles import GradientTiles
 from pallas_kernels.mosaic.warpgroup import Table
 
-GRID = (6, 5)
-"""Of blocks: two kernels keep some of its second row, none of its fourth column."""
-IDS = np.asarray([[5, 6, 7, 9, 10, 20, 27], [0, 5, 6, 11, 12, 16, 29]], np.int32)
+
+def parts_of(shares: Shares, program: int) -> list[tuple[int, int, int, int]]:
+    """Group, first step, the one behind the last, and share of all parts of a program."""
+    number = jnp.int32(program)
+    span = shares.span(number)
+    turns = map(jnp.int32, range(int(shares.n_parts(span))))
+    return [tuple(map(int, shares.part(number, span, turn))) for turn in turns]  # pyright: ignore
 
 
-def blocks_of(kernel: int):
-    return list_alike(jnp.asarray(IDS), GRID)[kernel]
-
-
-@pytest.mark.parametrize("by_rows", [True, False])
-@pytest.mark.parametrize("n_together", [1, 2, 4])
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_the_table_counts_groups_and_columns_without_any(by_rows, n_together, with_bias):
-    table = np.asarray(table_of(blocks_of(0), n_together, by_rows=by_rows, with_bias=with_bias))
-    for ids, found in zip(IDS, table, strict=True):
-        lines = (ids // GRID[1], ids % GRID[1])
-        lengths = np.bincount(lines[0 if by_rows else 1], minlength=GRID[0 if by_rows else 1])
-        before = [0, *itertools.accumulate(math.ceil(n / n_together) for n in lengths)]
-        n_empty = GRID[1] - len(set(lines[1]))
-        assert n_empty > 0
-        assert found.tolist() == [*before, before[-1] + n_empty * with_bias]
-
-
-@pytest.mark.parametrize("by_rows", [True, False])
-@pytest.mark.parametrize("n_together", [1, 2, 4])
-def test_groups_have_every_kept_block_once_and_like_lengths(by_rows, n_together):
-    for kernel in (0, 1):
-        blocks = blocks_of(kernel)
-        lists = blocks.rows if by_rows else blocks.columns
-        n_lines = GRID[0 if by_rows else 1]
-        table = table_of(blocks, n_together, by_rows=by_rows, with_bias=True)
-        which = jnp.int32(kernel)
-        shares = shares_of(Plan(9, 4, n_lines, n_together), Table(table, which))
-        start = Table(lists.start, which)
-        n_groups = int(shares.n_groups)
-        found = [shares.find(jnp.int32(group), start) for group in range(n_groups)]
-        entries = [int(e) for g in found for e in range(g.entry, g.entry + g.length)]
-        assert entries == list(range(IDS.shape[1]))
-        for number, group in enumerate(found):
-            line = int(group.line)
-            first, after = (int(lists.start[kernel, line + i]) for i in (0, 1))
-            assert first <= group.entry < group.entry + group.length <= after
-            like = [g.length for g in found if g.line == line]
-            assert max(like) - min(like) <= 1
-            assert max(like) <= n_together
-            for entry in range(group.entry, group.entry + group.length):
-                place, length = jnp.int32(entry - first), jnp.int32(after - first)
-                own = shares.group_of(group.line, place, length)
-                assert tuple(map(int, own)) == (number, entry - group.entry)
-
-
+@pytest.mark.parametrize("in_rounds", [True, False])
 @pytest.mark.parametrize("n_steps", [1, 2, 9, 40])
 @pytest.mark.parametrize("n_programs", [1, 3, 6, 7, 132])
-def test_every_step_belongs_to_one_program_and_shares_are_counted(n_steps, n_programs):
-    blocks = blocks_of(1)
-    table = table_of(blocks, 2, by_rows=True, with_bias=True)
-    plan = Plan(n_steps, n_programs, GRID[0], 2)
-    shares = shares_of(plan, Table(table, jnp.int32(1)))
-    n_all = int(table[1, -1])
+def test_every_step_belongs_to_one_program_and_shares_are_counted(n_steps, n_programs, in_rounds):
+    groups = groups_of(1, 2, by_rows=True)
+    plan = Plan(n_steps, n_programs, GRID[0], 2, in_rounds)
+    shares = shares_of(plan, groups)
+    n_all, rounds = int(groups.n_all), int(shares.rounds)
     assert n_all == 6
-    rounds = n_all // n_programs
+    assert rounds == (max(n_all - plan.fewest_left, 0) // n_programs if in_rounds else 0)
     taken: dict[int, list[tuple[int, int, int, int]]] = {group: [] for group in range(n_all)}
-    lengths = []
+    done = []
+    n_blocks = [int(groups.find(jnp.int32(g)).length) for g in range(int(groups.n))]
+    weights = [1 if in_rounds else n + 1 for n in [*n_blocks, 1]]
     for program in range(n_programs):
-        n_parts = int(shares.n_parts(jnp.int32(program)))
-        parts = [shares.part(jnp.int32(program), jnp.int32(turn)) for turn in range(n_parts)]
-        lengths.append(sum(int(part.last - part.first) for part in parts))
-        for turn, part in enumerate(parts):
-            first, last, share, group = map(int, (part.first, part.last, part.share, part.group))
+        parts = parts_of(shares, program)
+        shared = [weights[group] * (last - first) for group, first, last, _ in parts[rounds:]]
+        done.append(sum(shared))
+        for turn, (group, first, last, share) in enumerate(parts):
             assert 0 <= first < last <= n_steps
             taken[group].append((first, last, share, program))
             # In rounds all programs have a whole group, each its own.
@@ -94,19 +58,65 @@ def test_every_step_belongs_to_one_program_and_shares_are_counted(n_steps, n_pro
             # It begins in the middle of one group at most, for whose sums it has room.
             assert (share > 0) == (first > 0)
             assert not first or turn == rounds
-    # All but the last of those that work beyond the rounds have as many.
-    busy = [n for n in lengths if n > rounds * n_steps]
-    assert set(busy[:-1]) <= {max(busy, default=0)}
-    assert lengths == busy + [rounds * n_steps] * (n_programs - len(busy))
+    # Of what is shared out all have as much, to a step, but the last of those that have some.
+    busy = [n for n in done if n]
+    assert done == busy + [0] * (n_programs - len(busy))
+    assert all(abs(n - int(shares.each)) < plan.most for n in busy[:-1])
+    assert busy[-1:] <= [int(shares.each) + plan.most - 1]
     layer = SparseLayer((6 * 64, 5 * 64), (64, 64), IDS.shape[1], -1, "bfloat16")
     for group, own in taken.items():
         assert [share for *_, share, _ in own] == list(range(len(own)))
         assert [step for first, last, *_ in own for step in range(first, last)] == list(
             range(n_steps)
         )
-        assert int(shares.n_shares(jnp.int32(group))) == len(own)
+        counted = groups.of_column(jnp.int32(0))
+        if group < int(groups.n):
+            line, entry, _ = groups.find(jnp.int32(group))
+            counted, _ = groups.of_block(line, entry - groups.start.ref[1, line])
+        assert int(counted.group) == group
+        assert int(shares.n_shares(counted)) == len(own)
         assert len(own) <= plan.n_shares(layer) <= MOST_SHARES
         if group >= rounds * n_programs:
             programs = [program for *_, program in own]
-            first_program = int(shares.first_program(jnp.int32(group)))
+            first_program = int(shares.first_program(counted))
             assert programs == list(range(first_program, first_program + len(own)))
+
+
+@pytest.mark.parametrize(("block", "n_together"), [(64, 4), (64, 2), (128, 2), (32, 8)])
+def test_programs_load_as_much_whatever_the_mask(block, n_together):
+    """Of 8192 rows, 1024 to 4096 features, at 0.8. Those with as many steps load up to 41% more."""
+    grid = 1024 // block, 4096 // block
+    n_kept = -(-grid[0] * grid[1] // 5)
+    layer = SparseLayer((1024, 4096), (block, block), n_kept, -1, "bfloat16")
+    plan = plan_of(layer, 8192, GradientTiles(n_together, 4, 132, by_rows=False, balanced=True))
+    programs = jnp.arange(plan.n_programs, dtype=jnp.int32)
+    for seed in range(3):
+        ids = np.random.default_rng(seed).choice(grid[0] * grid[1], n_kept, replace=False)
+        blocks = list_alike(jnp.asarray(np.sort(ids)[None], jnp.int32), grid)[0]
+        table = table_of(blocks, n_together, by_rows=False, with_bias=True)
+        groups = Groups(*(Table(a, jnp.int32(0)) for a in (table, blocks.columns.start)))
+        numbers = jnp.arange(int(groups.n), dtype=jnp.int32)
+        own = np.asarray(
+            jax.jit(jax.vmap(lambda number, groups=groups: groups.find(number).length))(numbers)
+        )
+        each = np.concatenate([own + 1, np.full(int(groups.n_all - groups.n), 2)])
+        spans = jax.jit(jax.vmap(shares_of(plan, groups).span))(programs)
+        loads = []
+        for n, first, begin, _, last, end in zip(*map(np.asarray, spans), strict=True):
+            steps = np.full(n, plan.n_steps)
+            if n:
+                steps[-1] = end
+                steps[0] -= begin
+            loads.append(int(np.sum(each[first : last + 1][:n] * steps)))
+        assert sum(loads) == each.sum() * plan.n_steps
+        assert max(loads) <= 1.04 * np.mean(loads)
+
+
+def test_operands_that_the_cache_does_not_hold_are_walked_in_rounds():
+    tiles = GradientTiles(4, 4, 132, by_rows=False, balanced=True)
+    for (n_in, n_out), n_rows in itertools.product(
+        ((384, 1536), (1024, 4096), (4096, 16384)), (8192, 32768)
+    ):
+        layer = SparseLayer((n_in, n_out), (64, 64), 8, -1, "bfloat16")
+        in_rounds = n_rows * (n_in + n_out) * 2 > CACHED_BYTES
+        assert plan_of(layer, n_rows, tiles).in_rounds == in_rounds

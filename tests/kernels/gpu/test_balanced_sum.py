@@ -1,4 +1,4 @@
-"""dW from the sums of programs that have as many steps each."""
+"""dW from the sums of programs that have as much to do each."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ from test_products import normal
 from pallas_kernels import SparseLayer
 from pallas_kernels.lists import list_alike
 from pallas_kernels.mosaic import warpgroup
-from pallas_kernels.mosaic.balanced_shares import Plan, shares_of, table_of
+from pallas_kernels.mosaic.balanced_groups import Groups, table_of
+from pallas_kernels.mosaic.balanced_shares import Plan, shares_of
 from pallas_kernels.mosaic.balanced_sum import sum_balanced
 from pallas_kernels.mosaic.warpgroup import Table
 
@@ -29,25 +30,28 @@ class ArrayTable(Table):
 GRID = (3, 3)
 KEPT = np.asarray([2, 5, 7, 8], np.int32)
 CASES = pytest.mark.parametrize(
-    ("block", "dtype", "n_together", "n_programs"),
+    ("block", "dtype", "n_together", "n_programs", "in_rounds"),
     [
         # Of four groups by rows, or three by columns: all shared by many, and some after a round.
-        ((64, 64), "bfloat16", 1, 12),
-        ((128, 64), "float32", 1, 3),
-        ((64, 128), "bfloat16", 2, 5),
-        ((32, 32), "bfloat16", 2, 2),
-        ((16, 16), "bfloat16", 4, 7),
+        ((64, 64), "bfloat16", 1, 12, False),
+        ((128, 64), "float32", 1, 3, True),
+        ((64, 128), "bfloat16", 2, 5, False),
+        ((32, 32), "bfloat16", 2, 2, True),
+        ((16, 16), "bfloat16", 4, 7, False),
+        ((64, 64), "bfloat16", 1, 2, True),
     ],
     ids=str,
 )
 
 
-def check(block: tuple[int, int], dtype: str, n_together: int, n_programs: int) -> None:
+def check(
+    block: tuple[int, int], dtype: str, n_together: int, n_programs: int, in_rounds: bool
+) -> None:
     """Four blocks of nine, listed by rows and by columns, beside those of another kernel."""
     rows, cols = block
     layer = SparseLayer((3 * cols, 3 * rows), block, len(KEPT), -1, dtype)
     ids = jnp.stack([jnp.arange(4, dtype=jnp.int32), jnp.asarray(KEPT)])
-    blocks, plan = list_alike(ids, GRID)[1], Plan(9, n_programs, 3, n_together)
+    blocks, plan = list_alike(ids, GRID)[1], Plan(9, n_programs, 3, n_together, in_rounds)
     for by_rows, order in ((True, [2, 5, 7, 8]), (False, [7, 2, 5, 8])):
         before = table_of(blocks, n_together, by_rows=by_rows, with_bias=False)
         # What nobody has written is anything.
@@ -55,11 +59,13 @@ def check(block: tuple[int, int], dtype: str, n_together: int, n_programs: int) 
         want = np.zeros((*GRID, cols, rows), np.float32)
         lists = blocks.rows if by_rows else blocks.columns
         which = jnp.int32(1)
-        shares = shares_of(plan, ArrayTable(before, which))
+        groups = Groups(ArrayTable(before, which), ArrayTable(lists.start, which))
+        shares = shares_of(plan, groups)
         for program in range(n_programs):
-            for turn in range(int(shares.n_parts(jnp.int32(program)))):
-                part = shares.part(jnp.int32(program), jnp.int32(turn))
-                group = shares.find(part.group, ArrayTable(lists.start, which))
+            span = shares.span(jnp.int32(program))
+            for turn in range(int(shares.n_parts(span))):
+                part = shares.part(jnp.int32(program), span, jnp.int32(turn))
+                group = groups.find(part.group)
                 entry, length = int(group.entry), int(group.length)
                 place = entry if part.share == 0 else len(KEPT) + program * n_together
                 assert np.isnan(parts[place : place + length]).all()
@@ -86,19 +92,19 @@ def check(block: tuple[int, int], dtype: str, n_together: int, n_programs: int) 
 @pytest.mark.thorough(after=1)
 @INTERPRETED
 @CASES
-def test_each_share_is_added_once(block, dtype, n_together, n_programs):
-    check(block, dtype, n_together, n_programs)
+def test_each_share_is_added_once(block, dtype, n_together, n_programs, in_rounds):
+    check(block, dtype, n_together, n_programs, in_rounds)
 
 
 @pytest.mark.usefixtures("simulated")
 @CASES
-def test_a_simulated_hopper_waits_for_each_share(block, dtype, n_together, n_programs):
+def test_a_simulated_hopper_waits_for_each_share(block, dtype, n_together, n_programs, in_rounds):
     with jax.disable_jit():
-        check(block, dtype, n_together, n_programs)
+        check(block, dtype, n_together, n_programs, in_rounds)
 
 
 @pytest.mark.usefixtures("simulated")
 def test_a_simulated_hopper_notices_shares_that_are_not_waited_for(monkeypatch):
     monkeypatch.setattr(warpgroup, "wait", lambda _: None)
     with jax.disable_jit(), pytest.raises((SimulationError, AssertionError)):
-        check((64, 64), "bfloat16", 1, 12)
+        check((64, 64), "bfloat16", 1, 12, in_rounds=False)

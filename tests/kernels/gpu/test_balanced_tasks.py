@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pallas_kernels.lists import list_alike
-from pallas_kernels.mosaic.balanced_shares import Plan, shares_of, table_of
+from pallas_kernels.mosaic.balanced_groups import Groups, table_of
+from pallas_kernels.mosaic.balanced_shares import Plan, shares_of
 from pallas_kernels.mosaic.balanced_tasks import Columns, Tasks, group_of_column
 from pallas_kernels.mosaic.warpgroup import Table
 
@@ -17,23 +18,26 @@ IDS = np.asarray([0, 2, 3, 10, 12, 13, 17], np.int32)
 N_STEPS = 5
 
 
+@pytest.mark.parametrize("in_rounds", [True, False])
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("n_together", [1, 2])
 @pytest.mark.parametrize("n_programs", [1, 4])
-def test_every_step_of_every_block_and_column_is_computed_once(by_rows, n_together, n_programs):
+def test_every_step_of_every_block_and_column_is_computed_once(
+    by_rows, n_together, n_programs, in_rounds
+):
     blocks = list_alike(jnp.asarray(IDS[None]), GRID)[0]
     lists, columns = blocks.rows if by_rows else blocks.columns, blocks.columns
     which = jnp.int32(0)
     start, across = Table(lists.start, which), Table(lists.across, which)
     of_bias = Columns(*(Table(a, which) for a in (columns.start, columns.across, columns.order)))
     table = table_of(blocks, n_together, by_rows=by_rows, with_bias=True)
-    shares = shares_of(
-        Plan(N_STEPS, n_programs, GRID[not by_rows], n_together), Table(table, which)
-    )
+    plan = Plan(N_STEPS, n_programs, GRID[not by_rows], n_together, in_rounds)
+    shares = shares_of(plan, Groups(Table(table, which), start))
     kept: Counter[tuple[int, int, int]] = Counter()
     biases: Counter[tuple[int, int]] = Counter()
     for program in range(n_programs):
-        tasks = Tasks(shares, jnp.int32(program), by_rows, start, across, of_bias)
+        number = jnp.int32(program)
+        tasks = Tasks(shares, number, shares.span(number), by_rows, across, of_bias)
         for turn in range(int(tasks.n_tasks())):
             task = tasks.task(jnp.int32(turn))
             steps = range(int(task.part.first), int(task.part.last))
@@ -57,19 +61,24 @@ def test_every_step_of_every_block_and_column_is_computed_once(by_rows, n_togeth
     assert biases == dict.fromkeys(wanted, 1)
 
 
+@pytest.mark.parametrize("in_rounds", [True, False])
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize("n_programs", [2, 5, 132])
-def test_a_column_is_found_with_the_group_that_its_db_is_added_up_with(by_rows, n_programs):
+def test_a_column_is_found_with_the_group_that_its_db_is_added_up_with(
+    by_rows, n_programs, in_rounds
+):
     blocks, which = list_alike(jnp.asarray(IDS[None]), GRID)[0], jnp.int32(0)
     lists, columns = blocks.rows if by_rows else blocks.columns, blocks.columns
     start, across = Table(lists.start, which), Table(lists.across, which)
     of_bias = Columns(*(Table(a, which) for a in (columns.start, columns.across, columns.order)))
     table = table_of(blocks, 2, by_rows=by_rows, with_bias=True)
-    shares = shares_of(Plan(N_STEPS, n_programs, GRID[not by_rows], 2), Table(table, which))
+    plan = Plan(N_STEPS, n_programs, GRID[not by_rows], 2, in_rounds)
+    shares = shares_of(plan, Groups(Table(table, which), start))
     shares_of_column: dict[int, list[int]] = {column: [] for column in range(GRID[1])}
     groups: dict[int, set[int]] = {column: set() for column in range(GRID[1])}
     for program in range(n_programs):
-        tasks = Tasks(shares, jnp.int32(program), by_rows, start, across, of_bias)
+        number = jnp.int32(program)
+        tasks = Tasks(shares, number, shares.span(number), by_rows, across, of_bias)
         for turn in range(int(tasks.n_tasks())):
             task = tasks.task(jnp.int32(turn))
             for index in map(jnp.int32, range(2)):
@@ -79,8 +88,8 @@ def test_a_column_is_found_with_the_group_that_its_db_is_added_up_with(by_rows, 
                     groups[column].add(int(task.part.group))
     before = Table(lists.before, which)
     for turn in map(jnp.int32, range(GRID[1])):
-        column, group = group_of_column(turn, shares, of_bias, before, start, by_rows=by_rows)
-        assert groups.pop(int(column)) == {int(group)}
+        column, counted = group_of_column(turn, shares, of_bias, before, by_rows=by_rows)
+        assert groups.pop(int(column)) == {int(counted.group)}
         # Every share is written, each once.
-        assert shares_of_column[int(column)] == list(range(int(shares.n_shares(group))))
+        assert shares_of_column[int(column)] == list(range(int(shares.n_shares(counted))))
     assert not groups
