@@ -20,7 +20,7 @@ from pallas_kernels.mosaic.stream_tiles import (
     step_depth,
     with_hidden_units,
 )
-from pallas_kernels.mosaic.stream_walk import Walk
+from pallas_kernels.mosaic.stream_walk import CACHED_BYTES, Walk
 from pallas_kernels.sparse_layer import SparseLayer
 
 
@@ -146,6 +146,7 @@ def _multiply(
             n_programs=n_programs,
             n_lines=product.n_lines,
             n_row_tiles=tiles.n_row_tiles(product.n_rows),
+            longest_first=x.size * x.dtype.itemsize <= CACHED_BYTES,
             width=width,
             depth=depth,
             step=step,
@@ -192,6 +193,7 @@ def _kernel(
     n_programs: int,
     n_lines: int,
     n_row_tiles: int,
+    longest_first: bool,
     has_bias: bool,
     has_units: bool,
     left: Any,
@@ -215,6 +217,7 @@ def _kernel(
         n_programs=n_programs,
         n_lines=n_lines,
         n_row_tiles=n_row_tiles,
+        longest_first=longest_first,
     )
     program = Program(
         tiles=tiles,

@@ -1,7 +1,9 @@
 """Which tiles a program of a streamed product computes, and in which order.
 
-Tiles of the same rows follow each other, so that what they read of the dense operand stays in the
-second-level cache. Each rows' columns start with another one: a program has long and short ones.
+Where the second-level cache holds the whole dense operand, the tiles of the longest columns come
+first, and in every other turn the programs take theirs in reverse: all have as much to load, but
+for a few percent. Else tiles of the same rows follow each other, so that what they read of that
+operand stays in the cache. Each rows' columns start with another one then, which evens out less.
 """
 
 import dataclasses
@@ -12,6 +14,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pallas_kernels.mosaic.warpgroup import Table
+
+CACHED_BYTES = 20_000_000
+"""Of a dense operand that stays in the second-level cache: less than half of an H200's, each half
+of which may hold all of it, beside what is written."""
 
 
 class Tile(NamedTuple):
@@ -42,6 +48,7 @@ class Walk:
       n_programs: of how many.
       n_lines: block columns.
       n_row_tiles: tiles above each other.
+      longest_first: whether tiles go by the length of their columns, not by their rows.
     """
 
     start: Table
@@ -51,6 +58,7 @@ class Walk:
     n_programs: int
     n_lines: int
     n_row_tiles: int
+    longest_first: bool
 
     @property
     def n_tiles(self) -> int:
@@ -63,9 +71,19 @@ class Walk:
 
     def tile(self, turn: Array) -> Tile:
         """A tile of this program; behind its last one any."""
-        index = jnp.minimum(self.number + turn * self.n_programs, self.n_tiles - 1)
-        above = jax.lax.div(index, jnp.int32(self.n_lines))
-        rank = jax.lax.rem(index + above, jnp.int32(self.n_lines))
+        first = turn * self.n_programs
+        if self.longest_first:
+            n = jnp.minimum(self.n_tiles - first, self.n_programs)
+            place = jnp.where(
+                jax.lax.rem(turn, jnp.int32(2)) == 1, n - 1 - self.number, self.number
+            )
+            index = jnp.minimum(first + place, self.n_tiles - 1)
+            above = jax.lax.rem(index, jnp.int32(self.n_row_tiles))
+            rank = jax.lax.div(index, jnp.int32(self.n_row_tiles))
+        else:
+            index = jnp.minimum(first + self.number, self.n_tiles - 1)
+            above = jax.lax.div(index, jnp.int32(self.n_lines))
+            rank = jax.lax.rem(index + above, jnp.int32(self.n_lines))
         column = self.order.read(rank)
         return Tile(above, column, self.start.read(column), self.start.read(column + 1))
 
