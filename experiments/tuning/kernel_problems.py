@@ -76,8 +76,9 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
     """The work of a kernel.
 
     Args:
-      kernel: one of `KERNELS`. With `kernel_gradient` goes that of the bias: layers have one, and
-        an engine may compute both at once. With `compact_gradient` the block of the layer is that
+      kernel: one of `KERNELS`. Of `product` the bias is left out: XLA adds it in a pass of its own,
+        which in a model computes GELU as well. With `kernel_gradient` goes that of the bias: layers
+        have one, and an engine may compute both at once. With `compact_gradient` the block of the layer is that
         of x, with `pruned_input_gradient` it is N and M of the neighbours that are kept.
       layer: the layer; of `OF_IMAGES` the matrix of a 3x3 kernel.
       n_rows: rows of x, or samples times channels along the token axis; or pixels.
@@ -86,14 +87,13 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
         return convolution_work(kernel, layer, n_rows)
     (n_in, n_out), axis, dtype = layer.kernel_shape, layer.axis, jnp.dtype(layer.dtype)
     w = jax.random.normal(jax.random.key(2), (n_in, n_out), dtype) / jnp.asarray(n_in**0.5, dtype)
-    bias = jnp.ones(n_out, dtype)
     x, dy = (random_rows(layer, n_rows, n, seed) for seed, n in enumerate((n_in, n_out)))
     match kernel:
         case "product":
             return Work(
-                lambda e: lambda x, w, b, kept: e.product(x, w, b, e.taken(kept), layer),
-                lambda x, w, b, kept: dense.product(x, w, b, axis),
-                (x, w, bias, kept_blocks(layer)),
+                lambda e: lambda x, w, kept: e.product(x, w, None, e.taken(kept), layer),
+                lambda x, w, kept: dense.product(x, w, None, axis),
+                (x, w, kept_blocks(layer)),
                 n_in,
             )
         case "input_gradient":
