@@ -1,6 +1,6 @@
 """Masks of a model: selected by the plan, as a tree like the parameters, and by path."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -21,17 +21,8 @@ from sparsemlp.selection import block_scores
 Masks = dict[str, Any]
 """Nested dictionaries like the parameters, cut down to masked kernels; leaves are masks."""
 
-Select = Callable[[str, Any, BlockMasking], Mask]
-"""What selects the blocks of a kernel, from its path, its weights and its rule."""
 
-
-def select_masks(
-    params: Mapping[str, Any],
-    plan: Plan | None,
-    engine: str = "auto",
-    *,
-    select: Select | None = None,
-) -> Masks:
+def select_masks(params: Mapping[str, Any], plan: Plan | None, engine: str = "auto") -> Masks:
     """Selects the kept blocks of every masked kernel anew.
 
     Jittable, with the plan static: one compilation serves all steps.
@@ -40,7 +31,6 @@ def select_masks(
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
       plan: which parameter gets which rules; None for no rules.
       engine: who scores the blocks, as `selection.block_scores`.
-      select: what selects the blocks of a kernel instead of `select_blocks`.
 
     Returns:
       The variable collection `masks`: the same tree as the masked part of `params`, empty when
@@ -50,9 +40,6 @@ def select_masks(
       InputError: as `planned_kernels.check_plan`.
     """
     kernels = list(masked_kernels(params, plan))
-    if select is not None:
-        masks = {path: select(path, kernel, rule) for path, kernel, rule in kernels}
-        return mask_tree(list_masks(masks, engine))
     scores = {
         path: block_scores(kernel, rule.block, rule.score, path, engine).reshape(-1)
         for path, kernel, rule in kernels

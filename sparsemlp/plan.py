@@ -144,6 +144,11 @@ def masks_any(plan: Plan) -> bool:
     return any(isinstance(rule, BlockMasking) and rule.ratio > 0 for rule in all_rules(plan))
 
 
+def masks_alone(plan: Plan) -> bool:
+    """Whether a plan prunes neither activations nor gradients."""
+    return all(isinstance(rule, BlockMasking) for rule in all_rules(plan))
+
+
 def as_tuple(rules: Rule | tuple[Rule, ...]) -> tuple[Rule, ...]:
     """The rules of a pattern of a plan, which may be one alone."""
     return rules if isinstance(rules, tuple) else (rules,)

@@ -78,8 +78,9 @@ def work_of(kernel: str, layer: SparseLayer, n_rows: int) -> Work:
     Args:
       kernel: one of `KERNELS`. Of `product` the bias is left out: XLA adds it in a pass of its own,
         which in a model computes GELU as well. With `kernel_gradient` goes that of the bias: layers
-        have one, and an engine may compute both at once. With `compact_gradient` the block of the layer is that
-        of x, with `pruned_input_gradient` it is N and M of the neighbours that are kept.
+        have one, and an engine may compute both at once. With `compact_gradient` the block of the
+        layer is that of x, with `pruned_input_gradient` it is N and M of the neighbours that are
+        kept.
       layer: the layer; of `OF_IMAGES` the matrix of a 3x3 kernel.
       n_rows: rows of x, or samples times channels along the token axis; or pixels.
     """

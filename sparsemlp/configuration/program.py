@@ -19,11 +19,10 @@ from sparsemlp.distributed.parallel import data_mesh
 from sparsemlp.engines import check_convolving, choose_convolving, choose_engine
 from sparsemlp.errors import InputError
 from sparsemlp.mask_trees import mask_shapes
-from sparsemlp.plan import Plan, all_rules
+from sparsemlp.plan import Plan, masks_alone
 from sparsemlp.planned_kernels import block_counts, masked_kernels, named_for_masking
 from sparsemlp.resmlp import ResMLP
 from sparsemlp.resnet import ResNet9
-from sparsemlp.rules import BlockMasking
 from sparsemlp.train.learning_rates import by_epoch, by_step, learning_rate, triangular_rate
 from sparsemlp.train.optimizer import adam_with_l2, adamw, sgd_with_l2
 from sparsemlp.train.train_state import Program, initial_state
@@ -173,7 +172,7 @@ def _check_engine(program: Program, state: Any) -> None:
 
 def _check_rules(program: Program, state: Any, batch: int, shape: tuple[int, ...]) -> None:
     """Raises InputError if rules for activations or gradients do not fit so many such images."""
-    if all(isinstance(rule, BlockMasking) for rule in all_rules(program.model.plan)):
+    if masks_alone(program.model.plan):
         return
 
     def total(params: Any, batch_stats: Any, images: Any, rng: Any) -> Any:

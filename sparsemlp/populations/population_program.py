@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, UInt8
 
 from sparsemlp.blocks import n_kept_blocks
-from sparsemlp.mask_trees import Masks, select_masks
+from sparsemlp.mask_trees import Masks, mask_tree
 from sparsemlp.masks import GridMask
 from sparsemlp.plan import masking_for
-from sparsemlp.planned_kernels import block_counts
+from sparsemlp.planned_kernels import block_counts, masked_kernels
 from sparsemlp.rules import Backward, BlockMasking
 from sparsemlp.selection import select_grid
 from sparsemlp.train.evaluation import Evaluation, count_correct
@@ -46,15 +46,15 @@ class Differences:
     Attributes:
       seed: uint32 `[members]`, or a scalar if all have the same.
       n_kept: for each masked kernel int32 `[members]`, how many of its blocks are kept.
-      in_input_gradient: for each masked kernel bool `[members]`, whether dX uses the mask; None if
-        all members have the same backward mode, which the program then has.
+      in_input_gradient: bool `[members]`, whether dX uses the masks; None if all members have the
+        same backward mode, which the program then has.
       in_kernel_gradient: the same for dW.
     """
 
     seed: Any
     n_kept: dict[str, Any]
-    in_input_gradient: dict[str, Any] | None
-    in_kernel_gradient: dict[str, Any] | None
+    in_input_gradient: Any
+    in_kernel_gradient: Any
 
     @property
     def axes(self) -> Any:
@@ -108,8 +108,8 @@ def population_of(programs: Sequence[Program]) -> tuple[Program, Differences]:
     return program, Differences(
         jnp.asarray(seeds[0] if len(set(seeds.tolist())) == 1 else seeds),
         n_kept,
-        dict.fromkeys(n_blocks, in_dx) if mixed else None,
-        dict.fromkeys(n_blocks, in_dw) if mixed else None,
+        in_dx if mixed else None,
+        in_dw if mixed else None,
     )
 
 
@@ -230,12 +230,13 @@ def _masks(program: Program, own: Differences, params: Any) -> Masks:
 
     def select(path: str, kernel: Array, rule: BlockMasking) -> GridMask:
         mask = select_grid(kernel, rule.block, own.n_kept[path], rule.score, path)
-        if own.in_input_gradient is None or own.in_kernel_gradient is None:
+        if own.in_input_gradient is None:
             return mask
         return dataclasses.replace(
             mask,
-            in_input_gradient=own.in_input_gradient[path],
-            in_kernel_gradient=own.in_kernel_gradient[path],
+            in_input_gradient=own.in_input_gradient,
+            in_kernel_gradient=own.in_kernel_gradient,
         )
 
-    return select_masks(params, program.model.plan, select=select)
+    kernels = masked_kernels(params, program.model.plan)
+    return mask_tree({path: select(path, kernel, rule) for path, kernel, rule in kernels})

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator
 from sparsemlp.configuration.config import CHANGEABLE, Config
 from sparsemlp.configuration.mask_options import OF_A_MASK
 from sparsemlp.configuration.settings import REPLACED, Settings, depth_and_plan, resolve
-from sparsemlp.cost_models.costs import KINDS
-from sparsemlp.plan import all_rules, masking_for
-from sparsemlp.rules import BlockMasking
+from sparsemlp.plan import masks_alone
 from sparsemlp.studies.published import PUBLISHED, Published
-from sparsemlp.studies.run_costs import RunCosts, run_costs
+from sparsemlp.studies.run_costs import RunCosts, masking_by_kind, run_costs
 from sparsemlp.studies.seeds import Seeds, by_seed
 from sparsemlp.studies.study import Study
 from sparsemlp.studies.study_run import StudyRun
@@ -148,13 +146,10 @@ def _of_model_string(settings: Settings, thesis: Settings, *, other_rules: bool)
     (depth, plan), (its_depth, its_plan) = map(depth_and_plan, (settings, thesis))
     if depth != its_depth:
         yield f"depth is {depth}, the thesis' is {its_depth}"
-    ours, theirs = (
-        ", ".join(kind for kind in KINDS if masking_for(each, ("block_0", kind, "kernel")))
-        for each in (plan, its_plan)
-    )
+    ours, theirs = (", ".join(masking_by_kind(each)) for each in (plan, its_plan))
     if ours != theirs:
         yield f"masked layers are {ours or 'none'}, the thesis' are {theirs or 'none'}"
-    if other_rules and not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
+    if other_rules and not masks_alone(plan):
         yield "activations or gradients are pruned"
 
 

@@ -26,7 +26,7 @@ from sparsemlp.data.dataset import evenly_spaced
 from sparsemlp.data.load import checked_folder
 from sparsemlp.errors import InputError
 from sparsemlp.paths import is_npz
-from sparsemlp.plan import all_rules, as_tuple
+from sparsemlp.plan import as_tuple, masks_alone, masks_any
 from sparsemlp.planned_kernels import check_plan
 from sparsemlp.rules import BlockMasking
 from sparsemlp.schedule import LEVELS
@@ -59,14 +59,14 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
     check_dropped_decay(config)
     settings = resolve(config, data.name)
     _, plan = depth_and_plan(settings)
-    if settings.mask_start_epoch >= settings.epochs and any(map(_masks, plan.values())):
+    if settings.mask_start_epoch >= settings.epochs and masks_any(plan):
         raise InputError(
             f"--mask-start-epoch={settings.mask_start_epoch} is never reached in {settings.epochs} "
             "epochs: the run would be dense and called a masked one; choose an earlier epoch"
         )
     schedule = mask_schedule(settings)
     reached = schedule.phase(settings.epochs - 1, ()).level
-    if schedule.kind == "cubic" and reached < LEVELS and any(map(_masks, plan.values())):
+    if schedule.kind == "cubic" and reached < LEVELS and masks_any(plan):
         frozen = "" if settings.freeze_epoch is None else " or before --freeze-epoch"
         raise InputError(
             f"--ramp-epochs={settings.ramp_epochs} does not reach the ratio in {settings.epochs} "
@@ -78,7 +78,7 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
     parameters = _parameters(_without_rules(settings))
     check_plan(parameters, plan)
     share_out(parameters, plan, check_budget(settings.budget))
-    if not all(isinstance(rule, BlockMasking) for rule in all_rules(plan)):
+    if not masks_alone(plan):
         reference = dataclasses.replace(settings, engine="reference", seed=0, lr=0.0)
         _check_program(reference)
     if settings.engine not in ("auto", "reference") and not is_remote:
@@ -170,10 +170,6 @@ def _outline(dataset: str, data_dir: Path | None, image_size: int | None) -> Lab
         mean=(0.0,) * images.channels,
         std=(1.0,) * images.channels,
     )
-
-
-def _masks(rules: Any) -> bool:
-    return any(isinstance(rule, BlockMasking) for rule in _active(rules))
 
 
 def _active(rules: Any) -> tuple[Any, ...]:
