@@ -29,7 +29,7 @@ from sparsemlp.data import LabelledImages
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.figures import check_picture, save_as
 from sparsemlp.figures.legends import height, wrap
-from sparsemlp.figures.style import COLORS, MARKERS, look
+from sparsemlp.figures.style import COLORS, MARKERS, look, three_digits
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.studies.labels import Labels
@@ -103,16 +103,13 @@ def _points(runs: Sequence[StudyRun]) -> Iterator[Point]:
                 console.print(f"left out: {run.name}: {error}", markup=False, soft_wrap=True)
 
 
-def _in_mib(n_bytes: int) -> str:
-    """Three digits of it, or all before the point."""
-    mib = n_bytes / 2**20
-    return f"{mib:.0f}" if mib >= 100 else f"{mib:.3g}"
-
-
 def tradeoff_figure(points: list[Point], title: str) -> Figure:
     """Test top-1 against the planned memory of a training step, a point a run."""
     labels = [
-        wrap(f"{point.name}: {point.top1:.2%}, {_in_mib(point.peak_bytes)} MiB", width=8.0)
+        wrap(
+            f"{point.name}: {point.top1:.2%}, {three_digits(point.peak_bytes / 2**20)} MiB",
+            width=8.0,
+        )
         for point in points
     ]
     figure = Figure(figsize=(8, 4.5 + 1.4 * height(labels)), layout="constrained")
@@ -164,7 +161,7 @@ def draw_tradeoff(
         table.add_column(heading, justify="left" if heading == "run" else "right")
     for point in points:
         share = point.peak_bytes / points[0].peak_bytes
-        cells = (f"{point.top1:.2%}", f"{_in_mib(point.peak_bytes)}", f"{share:.0%}")
+        cells = (f"{point.top1:.2%}", three_digits(point.peak_bytes / 2**20), f"{share:.0%}")
         step = "" if math.isnan(point.step_ms) else f"{point.step_ms:.1f}"
         table.add_row(point.name, *cells, step)
     Console().print(table)

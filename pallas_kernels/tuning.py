@@ -40,7 +40,8 @@ class Problem:
       engine: name of the engine.
       version: of the engine's kernels; measurements of another version are of no use.
       kernel: the method of the engine: `product`, `input_gradient`, `kernel_gradient`, `mlp`,
-        `mlp_gradients`, `compact_gradient`, `pruned_input_gradient`.
+        `mlp_gradients`, `compact_gradient`, `pruned_input_gradient`, `convolution`,
+        `convolution_input_gradient`, `convolution_gradients`.
       dtype: of the operands.
       block: of the mask, rows over outputs; of the activation in `compact_gradient`; N and M in
         `pruned_input_gradient`.

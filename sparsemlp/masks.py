@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -234,7 +233,7 @@ def check_mask(mask: object) -> None:
                 f"kept of a BlockMask is {kept.dtype} {kept.shape}: give int32 [k], the ids of the "
                 "kept blocks; stacked masks are for jax.vmap and jax.lax.scan"
             )
-        n_blocks = math.prod(mask.grid_shape)
+        n_blocks = mask.n_blocks
         # Ids on a device are not looked at: that would wait for it, and may be in a program.
         if isinstance(kept, np.ndarray) and not _ascend(kept, n_blocks):
             raise InputError(

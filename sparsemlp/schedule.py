@@ -13,6 +13,8 @@ RatioSchedule = Literal["constant", "cubic", "adaptive"]
 
 LEVELS = 8
 """Levels of a schedule that is not constant; level l masks with `ratio * l / LEVELS`."""
+TOLERANCE = 0.05
+"""Share by which a validation loss may exceed the best one, and the ratio still goes up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,19 +96,18 @@ def cubic_level(epoch: int, length: int) -> int:
     return max(1, math.floor(share * LEVELS + 0.5))
 
 
-def adaptive_level(losses: Sequence[float], tolerance: float = 0.05) -> int:
+def adaptive_level(losses: Sequence[float]) -> int:
     """The level after epochs with these validation losses.
 
-    It begins at 1, goes up by one after an epoch whose loss is at most the best one before it times
-    `1 + tolerance`, and down by one, not below 1, after any other, NaN included.
+    It begins at 1, goes up by one after an epoch whose loss exceeds the best one before it by at
+    most the share `TOLERANCE`, and down by one, not below 1, after any other, NaN included.
 
     Args:
       losses: validation losses of the masked epochs so far.
-      tolerance: share by which a loss may exceed the best.
     """
     level, best = 1, math.inf
     for loss in losses:
-        level = min(LEVELS, level + 1) if loss <= best * (1 + tolerance) else max(1, level - 1)
+        level = min(LEVELS, level + 1) if loss <= best * (1 + TOLERANCE) else max(1, level - 1)
         best = min(best, loss)
     return level
 

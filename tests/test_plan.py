@@ -8,7 +8,7 @@ import pytest
 
 from sparsemlp import ActivationPruning, BlockMasking, GradientPruning, select_masks
 from sparsemlp.errors import InputError
-from sparsemlp.plan import all_rules, masking_for, masks_any, rules_for
+from sparsemlp.plan import all_rules, masking_for, masks_alone, masks_any, rules_for
 
 SMALL, LARGE, OTHER = (
     BlockMasking((1, 1), 0.5),
@@ -114,3 +114,5 @@ def test_a_plan_masks_if_a_ratio_is_above_zero(ratio, masks):
     pruning = ActivationPruning((2, 2), 0.5)
     assert masks_any({"*/a": (BlockMasking((2, 2), ratio), pruning)}) == masks
     assert not masks_any({"*/a": pruning})
+    assert masks_alone({"*/a": BlockMasking((2, 2), ratio)})
+    assert not masks_alone({"*/a": (BlockMasking((2, 2), ratio), pruning)})

@@ -82,7 +82,6 @@ def exchanged_bytes(options: Exchange, rule: BlockMasking | None) -> int:
         model=model,
         optimizer=adam_with_l2(lambda step: 0.0, weight_decay=0.0),
         augmentation=Augmentation(),
-        n_classes=model.n_classes,
         mean=(0.5,) * 3,
         std=(0.25,) * 3,
         seed=0,

@@ -163,7 +163,6 @@ def _program(
         model=model,
         optimizer=adam_with_l2(lambda step: 1e-3, weight_decay=1e-4),
         augmentation=Augmentation(),
-        n_classes=model.n_classes,
         mean=third,
         std=third,
         seed=0,

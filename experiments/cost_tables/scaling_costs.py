@@ -73,7 +73,7 @@ def write_scaling(options: Scaling) -> None:
         drawing = draw_scaling(panels, _title(options))
     paths = save(drawing, options.out, options.vector)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_hardware(options, cluster))
+    console.print(_hardware(cluster))
     for title, points in panels.items():
         console.print(f"{title}:")
         for sentence in summary(points):
@@ -156,7 +156,7 @@ def _title(options: Scaling) -> str:
     return f"{options.model}, {masks}, {device}, {options.dtype} (theoretical)"
 
 
-def _hardware(options: Scaling, cluster: Cluster) -> str:
+def _hardware(cluster: Cluster) -> str:
     device, inside, between = cluster.device, cluster.inside, cluster.between
     return (
         f"On paper, nothing measured. Device: {device.flops[cluster.dtype] / 1e12:g} TFLOP/s in "

@@ -65,7 +65,6 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
         model=_with_budget(_model(settings, height, channels, dataset.n_classes), settings),
         optimizer=_optimizer(settings, steps_per_epoch),
         augmentation=augmentation(settings),
-        n_classes=dataset.n_classes,
         mean=dataset.mean,
         std=dataset.std,
         seed=settings.seed,

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from sparsemlp.cost_models.costs import KINDS
 from sparsemlp.errors import InputError
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.seed_lines import masked_at
 from sparsemlp.figures.style import SEQUENCE, WIDTH, name_backward, order_backwards
 from sparsemlp.runs.mask_activity import read_mask_activity
 from sparsemlp.studies.study import Study
@@ -24,12 +25,7 @@ _MOST_ROWS = 6
 
 def kept_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """Shares of the masked steps, a row a run of the chosen block and ratio, a column a layer."""
-    candidates = [
-        run
-        for run in study.trained
-        if run.masking is not None
-        and (run.block, run.masking.ratio) == (chosen.block, chosen.ratio)
-    ]
+    candidates = masked_at(study, chosen.ratio, chosen.block)
     if not candidates:
         raise NothingToDrawError(f"no run of {chosen.block} at {chosen.ratio:g} has an epoch")
     rows = list(_one_each(study, candidates))

@@ -104,7 +104,7 @@ def chooses_population(choice: str, platform: str | None = None) -> bool:
     """
     require_known(f"--population={choice}", choice, get_args(Choice))
     platform = jax.default_backend() if platform is None else platform
-    return choice == "on" or (choice == "auto" and platform in ("gpu", "cuda", "rocm"))
+    return choice == "on" or (choice == "auto" and platform == "gpu")
 
 
 def _common(settings: Settings) -> Any:

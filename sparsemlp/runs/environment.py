@@ -1,4 +1,4 @@
-"""Versions, processor, devices and commit: what a number should be read beside."""
+"""Where a number was measured, and by which code."""
 
 import contextlib
 import importlib.metadata

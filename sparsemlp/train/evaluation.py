@@ -86,7 +86,7 @@ def count_correct(
         images, labels = batch
         inputs = normalize(images, program.mean, program.std)
         logits = evaluation_logits(program, params, masks, batch_stats, inputs)
-        loss = cross_entropy(logits, jax.nn.one_hot(labels, program.n_classes))
+        loss = cross_entropy(logits, jax.nn.one_hot(labels, program.model.n_classes))
         return (
             n_correct(logits, labels, 1),
             n_correct(logits, labels, 5),

@@ -40,7 +40,6 @@ class Program:
       model: the model; its plan says what is masked.
       optimizer: optax transformation.
       augmentation: what happens to a training batch.
-      n_classes: number of classes.
       mean: mean of each channel, of pixels scaled to 0..1.
       std: standard deviation of each channel, on the same scale.
       seed: seed of everything random.
@@ -56,7 +55,6 @@ class Program:
     model: ResMLP | ResNet9
     optimizer: optax.GradientTransformation
     augmentation: Augmentation
-    n_classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     seed: Seed
@@ -77,7 +75,7 @@ class Program:
         return size_of_parts(own, -(-self.at_once // n_devices))
 
     def at_phase(self, phase: Phase) -> "Program":
-        """The program of an epoch that masks: at its level, frozen or not."""
+        """The program of an epoch: of one that masks at its level, frozen or not."""
         model = self.model
         if phase.masked and phase != MASKED:
             model = model.clone(plan=plan_at(model.plan, phase))

@@ -26,7 +26,7 @@ class PhasedTrainer(contextlib.AbstractContextManager["PhasedTrainer"]):
     """The compiled programs of a run; where its images come from is left open.
 
     Each program is compiled when it is first needed: once for whole batches and once for the
-    partial last batch of an epoch, dense and masked.
+    partial last batch of an epoch, in each phase of the masks.
 
     Attributes:
       steps_per_epoch: steps in an epoch, the partial last batch included.

@@ -50,7 +50,7 @@ def train_step(
         images,
         labels,
         augmentation=program.augmentation,
-        n_classes=program.n_classes,
+        n_classes=program.model.n_classes,
         mean=program.mean,
         std=program.std,
         lam=lam,

@@ -117,7 +117,7 @@ def test_a_device_computes_its_share_of_what_is_computed_at_once():
 def test_batch_statistics_need_a_whole_batch(program: Program):
     """Parts of a batch would each have statistics of their own, and leave none behind."""
     images = jnp.zeros((tiny.BATCH, *tiny.dataset().image_shape))
-    targets = jnp.zeros((tiny.BATCH, program.n_classes))
+    targets = jnp.zeros((tiny.BATCH, program.model.n_classes))
     in_parts = dataclasses.replace(program, at_once=tiny.BATCH // 2)
     with pytest.raises(InputError, match="statistics of its batch"):
         forward_backward.loss_and_gradients(
