@@ -10,7 +10,6 @@ the figures that show one: accuracy_at_ratio, changed_blocks, curves, kept_block
 
 import sys
 from pathlib import Path
-from textwrap import shorten
 from typing import Annotated, Literal
 
 import tyro
@@ -52,8 +51,8 @@ def write_figures(
         print(*save(drawing, out, vector))
 
     lacking = draw_figures(study, chosen, write, only)
-    for reason, names in study.unreadable().items():
-        print(f"left out {len(names)} ({shorten(', '.join(names), 80)}): {reason}")
+    for line in study.left_out():
+        print(line)
     for name, reason in lacking.items():
         print(f"no {name}: {reason}")
 

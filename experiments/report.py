@@ -60,6 +60,8 @@ def report(
 
     lacking = draw_figures(study, chosen, take)
     write_report(study, pictures, lacking, out)
+    for line in study.left_out():
+        print(line)
     print(*(str(path) for path in (out, *tables_of(out))), sep=", ")
 
 

@@ -25,7 +25,7 @@ def _dot(
         math.prod(n for axis, n in enumerate(own.shape) if axis not in (*contracted, *shared))
         for own, contracted in zip((a, b), contract, strict=True)
     ]
-    wanted = sum_dtype(a) if min(kept) == 1 else a.dtype
+    wanted = sum_dtype(a) if 1 in kept else a.dtype
     dot = jax.lax.dot_general(a, b, (contract, (shared, shared)), preferred_element_type=wanted)
     return dot.astype(a.dtype)
 

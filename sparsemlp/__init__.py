@@ -5,7 +5,7 @@ from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
 from sparsemlp.image_modules import SparseConv
 from sparsemlp.linear import sparse_linear
-from sparsemlp.mask_trees import Masks, flatten_masks, select_masks
+from sparsemlp.mask_trees import Masks, check_masks, flatten_masks, select_masks
 from sparsemlp.masks import BlockMask, GridMask
 from sparsemlp.model_string import parse_model
 from sparsemlp.modules import SparseDense
@@ -47,6 +47,7 @@ __all__ = [
     "Rule",
     "SparseConv",
     "SparseDense",
+    "check_masks",
     "check_plan",
     "flatten_masks",
     "parse_block",

@@ -9,6 +9,8 @@ import math
 import numbers
 import re
 
+import numpy as np
+
 from sparsemlp.errors import InputError
 
 Block = tuple[int, int]
@@ -67,9 +69,10 @@ def check_block(block: Block, what: str = "block", sides: str = "(rows, cols)") 
 
 def check_ratio(ratio: float) -> None:
     """Raises InputError unless `0 <= ratio < 1`."""
-    if not isinstance(ratio, numbers.Real):
+    if not isinstance(ratio, numbers.Real) or isinstance(ratio, np.float16 | np.float32):
         raise InputError(
-            f"ratio {ratio!r} is no number of Python's: it shapes the program, pass float(ratio)"
+            f"ratio {ratio!r} of type {type(ratio).__name__} is no number of Python's, in whose "
+            "precision blocks are counted: write it as one, such as 0.8"
         )
     if not 0 <= ratio < 1:
         raise InputError(

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Collection
+from typing import Any
 
 _WAYS_OUT = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there"),
@@ -58,6 +59,18 @@ def check_sizes(model: object, **least: int) -> None:
         value = getattr(model, name)
         if value < smallest:
             raise InputError(f"{name}={value} is too small: it must be at least {smallest}")
+
+
+def check_images(model: Any, shape: tuple[int, ...]) -> None:
+    """Raises InputError unless images of this shape are those that a model takes."""
+    one = model.image_size, model.image_size, model.channels
+    if shape[1:] == one:
+        return
+    wanted = ", ".join(map(str, one))
+    told = f"images of shape {shape} do not fit this model, which takes [batch, {wanted}]"
+    if shape == one:
+        raise InputError(f"{told}: there is no batch axis, give images[None] of a single one")
+    raise InputError(f"{told}: set image_size and channels")
 
 
 class SaveError(OSError):

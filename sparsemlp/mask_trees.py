@@ -9,9 +9,10 @@ from flax import traverse_util
 from jaxtyping import Array
 
 from pallas_kernels.lists import list_alike
-from sparsemlp.blocks import matrix_shape, n_kept_blocks
+from sparsemlp.blocks import format_block, matrix_shape, n_kept_blocks
 from sparsemlp.engines import takes_lists
-from sparsemlp.masks import BlockMask, Mask
+from sparsemlp.errors import InputError
+from sparsemlp.masks import BlockMask, Mask, check_mask
 from sparsemlp.plan import Plan
 from sparsemlp.planned_kernels import block_counts, masked_kernels, path_of
 from sparsemlp.ranking import largest_of_each
@@ -111,6 +112,39 @@ def mask_shapes(params: Mapping[str, Any], plan: Plan) -> dict[str, BlockMask]:
         )
         for path, kernel, rule in masked_kernels(params, plan)
     }
+
+
+def check_masks(masks: Masks, params: Mapping[str, Any], plan: Plan) -> None:
+    """Checks that masks are those of the kernels that a plan masks: a layer without one is dense.
+
+    Args:
+      masks: the variable collection `masks`, as it is given to a model.
+      params: nested mapping of arrays or `jax.ShapeDtypeStruct`.
+      plan: which parameter gets which rules.
+
+    Raises:
+      InputError: as `planned_kernels.check_plan`, or a kernel that the plan masks has no mask, or
+        one of other blocks or of another number of them, or a mask is of no such kernel.
+    """
+    found, wanted = flatten_masks(masks), mask_shapes(params, plan)
+    if unknown := sorted(found.keys() - wanted.keys()):
+        known = ", ".join(wanted) or "none"
+        raise InputError(
+            f"masks has one at {unknown[0]}, which the plan does not mask: the masked kernels are "
+            f"{known}; masks is a tree like the parameters, as select_masks returns it"
+        )
+    for path, own in wanted.items():
+        mask = found.get(path)
+        if mask is None:
+            raise InputError(f"masks has none at {path}, which the plan masks: select them anew")
+        check_mask(mask)
+        fits = (mask.kernel_shape, mask.block) == (own.kernel_shape, own.block)
+        if not fits or (isinstance(mask, BlockMask) and mask.n_kept != own.n_kept):
+            raise InputError(
+                f"the mask at {path}, of {format_block(mask.block)} blocks of a kernel "
+                f"{mask.kernel_shape}, is not that of the plan, which keeps {own.n_kept} of "
+                f"{own.n_blocks} blocks of {format_block(own.block)}: select it anew"
+            )
 
 
 def mask_tree(masks: Mapping[str, Mask]) -> Masks:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -216,6 +216,12 @@ def check_mask(mask: object) -> None:
     """Raises InputError unless `mask` is None, or a BlockMask or GridMask of one kernel."""
     if mask is None:
         return
+    if isinstance(mask, Mapping):
+        raise InputError(
+            f"a mask is a mapping of {', '.join(map(str, mask)) or 'nothing'} here: from a state "
+            "dict or a checkpoint restore masks into others, as flax.serialization.from_state_dict "
+            "does, or select them anew"
+        )
     if not isinstance(mask, BlockMask | GridMask):
         raise InputError(
             f"a mask of type {type(mask).__name__} is not understood: pass a BlockMask, as "

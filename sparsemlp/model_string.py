@@ -78,6 +78,11 @@ def parse_model(
       InputError: the string is malformed; the message shows it with a caret under the place. Or
         backward or score is unknown.
     """
+    if not isinstance(text, str):
+        raise InputError(
+            f"model string {text!r} is no text: write one such as "
+            "'ResMLP5 @ XChannel = masked 0.8 (32, 32);'"
+        )
     check_backward(backward)
     check_score(score)
     return _Parser(text, backward, score).model()

@@ -39,6 +39,12 @@ def as_plan(plan: Any) -> Plan:
             f"plan {plan!r} maps no patterns to rules: give a mapping, such as "
             "{'*/XPatch/kernel': BlockMasking((32, 32), 0.8)}"
         )
+    for pattern in plan or ():
+        if not isinstance(pattern, str):
+            raise InputError(
+                f"plan pattern {pattern!r} is no text: write the path of a kernel with slashes, "
+                "such as 'block_0/XPatch/kernel'"
+            )
     return plan or {}
 
 
@@ -121,6 +127,11 @@ def _most_specific(path: str, candidates: list[tuple[str, Rule]]) -> Rule:
     highest = max(_specificity(pattern, path) for pattern, _ in candidates)
     (first, rule), *others = [c for c in candidates if _specificity(c[0], path) == highest]
     for pattern, other in others:
+        if other != rule and pattern == first:
+            raise InputError(
+                f"plan pattern {pattern!r} has two rules of the kind {type(rule).__name__} for "
+                f"{path}: remove one"
+            )
         if other != rule:
             raise InputError(
                 f"plan patterns {first!r} and {pattern!r} are equally specific and give {path} "

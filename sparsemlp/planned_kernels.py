@@ -24,6 +24,9 @@ from sparsemlp.errors import InputError
 from sparsemlp.plan import Plan, as_plan, masking_for, matches, rules_for
 from sparsemlp.rules import BlockMasking
 
+_NO_KERNELS = ("bias", "scale", "embedding")
+"""What Flax calls parameters that may have as many axes, in stacked layers for one."""
+
 
 def check_plan(params: Mapping[str, Any], plan: Plan) -> None:
     """Checks a plan against parameters or their shapes.
@@ -63,6 +66,11 @@ def masked_kernels(
         are all variables of a model.
     """
     plan = as_plan(plan)
+    if not isinstance(params, Mapping):
+        raise InputError(
+            f"parameters of type {type(params).__name__} are no nested mapping of arrays: give "
+            "variables['params'], as a model's init returns it"
+        )
     inside = params.get("params")
     if isinstance(inside, Mapping) and all(isinstance(v, Mapping) for v in inside.values()):
         raise InputError(
@@ -75,7 +83,7 @@ def masked_kernels(
         joined = "/".join(path)
         matching = {pattern for pattern in plan if matches(pattern, joined)}
         unmatched -= matching
-        if matching and not _is_kernel(leaf):
+        if matching and not _is_kernel(path[-1], leaf):
             way_out = "end the pattern in /kernel"
             if joined.endswith("kernel"):
                 way_out = "of stacked layers select masks one by one, with jax.vmap"
@@ -90,7 +98,7 @@ def masked_kernels(
         known = ", ".join(
             "/".join(path_of(entries))
             for entries, leaf in jax.tree.leaves_with_path(params)
-            if _is_kernel(leaf)
+            if _is_kernel(path_of(entries)[-1], leaf)
         )
         raise InputError(
             f"plan pattern {min(unmatched)!r} matches no parameter: the kernels are {known}"
@@ -127,9 +135,9 @@ def path_of(entries: Sequence[Any]) -> list[str]:
     return [str(name) for name in names]
 
 
-def _is_kernel(leaf: Any) -> bool:
+def _is_kernel(name: str, leaf: Any) -> bool:
     """Whether a parameter is that of a linear layer or of a convolution."""
-    return len(leaf.shape) in (2, 4)
+    return len(leaf.shape) in (2, 4) and name not in _NO_KERNELS
 
 
 def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:

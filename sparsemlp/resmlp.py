@@ -5,6 +5,7 @@ The parameter tree names its layers as the thesis does: `block_3/XPatch/kernel` 
 """
 
 import functools
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -16,7 +17,7 @@ from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.activations import keep_only_compact
-from sparsemlp.errors import InputError, check_sizes
+from sparsemlp.errors import InputError, check_images, check_sizes
 from sparsemlp.mixing import mix_tokens
 from sparsemlp.mlp import sparse_mlp
 from sparsemlp.module_plan import check_own, frozen_plan
@@ -168,12 +169,7 @@ class ResMLP(nn.Module):
         check_sizes(self, dim=1, depth=0, expansion=1, n_classes=1)
         images = jnp.asarray(images)
         refuse_explicit_axes(images)
-        expected = (self.image_size, self.image_size, self.channels)
-        if images.shape[1:] != expected:
-            raise InputError(
-                f"images of shape {images.shape[1:]} do not fit this model: it takes {expected}; "
-                "set image_size and channels"
-            )
+        check_images(self, images.shape)
         linear = functools.partial(
             SparseDense, plan=self.plan, engine=self.engine, dtype=self.dtype
         )
@@ -222,13 +218,18 @@ def patches(
         raise InputError(
             f"patch size {patch_size} does not divide the image {height}x{width}: "
             f"{height} % {patch_size} = {height % patch_size}, "
-            f"{width} % {patch_size} = {width % patch_size}"
+            f"{width} % {patch_size} = {width % patch_size}; choose one that does, such as "
+            f"{_nearest_divisor(math.gcd(height, width), patch_size)} (--patch-size)"
         )
     down, across = height // patch_size, width // patch_size
     # Rows of patches are gathered whole: XLA's CPU backend transposes number by number.
     rows = np.arange(height * across).reshape(down, patch_size, across).swapaxes(1, 2).reshape(-1)
     strips = images.reshape(batch, height * across, patch_size * channels)[:, rows]
     return strips.reshape(batch, down * across, patch_size**2 * channels)
+
+
+def _nearest_divisor(n: int, size: int) -> int:
+    return min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: abs(d - size))
 
 
 def _layer_scale(depth: int) -> float:

@@ -17,7 +17,7 @@ from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from sparsemlp.activations import keep_only_compact
-from sparsemlp.errors import InputError, check_sizes
+from sparsemlp.errors import InputError, check_images, check_sizes
 from sparsemlp.image_modules import BatchNormScales, SparseConv
 from sparsemlp.module_plan import check_own, frozen_plan
 from sparsemlp.modules import SparseDense
@@ -87,12 +87,7 @@ class ResNet9(nn.Module):
         """
         check_sizes(self, width=1, n_classes=1)
         images = jnp.asarray(images)
-        expected = (self.image_size, self.image_size, self.channels)
-        if images.shape[1:] != expected:
-            raise InputError(
-                f"images of shape {images.shape[1:]} do not fit this model: it takes {expected}; "
-                "set image_size and channels"
-            )
+        check_images(self, images.shape)
         if self.image_size < 12:
             raise InputError(
                 f"images of {self.image_size}x{self.image_size} pixels are too small for ResNet-9: "

@@ -75,10 +75,17 @@ def test_a_ratio_from_zero_to_just_below_one_is_accepted(ratio):
     assert 1 <= n_kept_blocks(7, ratio) <= 7
 
 
-def test_the_published_case_0_7_of_960_keeps_289(unchecked):
-    assert n_kept_blocks(960, 0.7) == 289
-    narrow: Any = np.float32(0.7)
-    assert n_kept_blocks(960, narrow) == n_kept_blocks(960, float(narrow)) == 289
+def test_the_published_case_0_7_of_960_keeps_289():
+    assert n_kept_blocks(960, 0.7) == n_kept_blocks(960, np.float64(0.7)) == 289
+
+
+def test_a_ratio_that_was_rounded_to_float32_is_refused(unchecked):
+    """It would keep two of ten blocks at 0.9."""
+    narrow: Any = np.float32(0.9)
+    assert n_kept_blocks(10, 0.9) == 1
+    assert n_kept_blocks(10, float(narrow)) == 2
+    with pytest.raises(InputError, match=r"of type float32 is no number of Python's.*such as 0.8"):
+        n_kept_blocks(10, narrow)
 
 
 @pytest.mark.parametrize("n_blocks", [1, 2, 3, 10, 960, 16384])

@@ -19,6 +19,7 @@ from sparsemlp import (
     InputError,
     ResMLP,
     SparseDense,
+    check_masks,
     flatten_masks,
     select_blocks,
     select_masks,
@@ -144,6 +145,33 @@ def test_a_tree_of_masks_and_masks_by_path_say_the_same(params):
     again = mask_tree(flat)
     assert jax.tree.structure(again) == jax.tree.structure(masks)
     assert again["head"]["kernel"] is flat["head/kernel"]
+
+
+def test_masks_of_every_masked_kernel_and_no_other_are_right(params):
+    plan = {"*/XPatch/kernel": LARGE, "head/kernel": SMALL}
+    masks = select_masks(params, plan)
+    check_masks(masks, params, plan)
+    check_masks({}, params, {})
+    grids = mask_tree(
+        {
+            path: GridMask(mask.grid(), mask.kernel_shape, mask.block)
+            for path, mask in flatten_masks(masks).items()
+        }
+    )
+    check_masks(grids, params, plan)
+    head, weights = masks["head"]["kernel"], params["head"]["kernel"]
+    for wrong, words in (
+        ({"params": masks}, "masks has one at params/block_0/XPatch/kernel, which the plan"),
+        ({"head": {"kernel": head}}, "masks has none at block_0/XPatch/kernel, which the plan"),
+        (
+            masks | {"head": {"kernel": select_blocks(weights, (2, 2), 0.5)}},
+            "of 2x2 blocks of a kernel",
+        ),
+        (masks | {"head": {"kernel": select_blocks(weights, (1, 1), 0.9)}}, "keeps 4 of 8 blocks"),
+        (masks | {"head": {"kernel": jnp.ones((4, 2), bool)}}, "is not understood"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_masks(wrong, params, plan)
 
 
 def test_masks_of_an_engine_that_walks_lists_have_them(params):

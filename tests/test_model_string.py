@@ -201,3 +201,8 @@ def test_the_same_kind_twice_is_an_error_also_with_equal_rules():
 def test_options_are_checked_whether_the_string_masks_or_not(unchecked, options, message):
     with pytest.raises(InputError, match=message):
         parse_model("ResMLP5", **options)
+
+
+def test_what_is_no_text_is_refused(unchecked):
+    with pytest.raises(InputError, match="model string None is no text: write one such as"):
+        parse_model(None)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.linen as nn
+import flax.serialization
 import jax
 import jax.numpy as jnp
 import pytest
@@ -90,6 +91,15 @@ def test_a_dense_mask_is_refused_by_a_model_as_by_a_layer(unchecked):
     masks = {"block_0": {"XPatch": {"kernel": jnp.ones((4, 4), bool)}}}
     with pytest.raises(InputError, match="is not understood: pass a BlockMask"):
         model.apply({"params": params, "masks": masks}, images)
+
+
+def test_masks_restored_as_mappings_are_refused_with_the_way_out():
+    model, x = SparseDense(8, plan={"kernel": BlockMasking((4, 4), 0.5)}), jnp.ones((1, 8))
+    params = model.init(jax.random.key(0), x)["params"]
+    masks = select_masks(params, model.plan)
+    restored = flax.serialization.msgpack_restore(flax.serialization.to_bytes(masks))
+    with pytest.raises(InputError, match=r"a mask is a mapping of .* restore masks into others"):
+        model.apply({"params": params, "masks": restored}, x)
 
 
 @pytest.mark.parametrize("plan", [MASKING, [("*/kernel", MASKING)], "dense"], ids=str)

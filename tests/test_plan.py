@@ -109,6 +109,18 @@ def test_a_tie_below_the_most_specific_pattern_does_not_matter():
     assert masking_for(plan, PATH) == OTHER
 
 
+@pytest.mark.parametrize("pattern", [1, ("layer", "kernel")])
+def test_a_pattern_is_text(unchecked, pattern):
+    kernel = {"layer": {"kernel": jnp.ones((4, 4))}}
+    with pytest.raises(InputError, match="is no text: write the path of a kernel with slashes"):
+        select_masks(kernel, {pattern: SMALL})
+
+
+def test_two_rules_of_a_kind_in_one_pattern_are_refused():
+    with pytest.raises(InputError, match="'a/kernel' has two rules of the kind BlockMasking"):
+        rules_for({"a/kernel": (SMALL, LARGE)}, ("a", "kernel"))
+
+
 @pytest.mark.parametrize(("ratio", "masks"), [(0.0, False), (1e-9, True), (0.8, True)])
 def test_a_plan_masks_if_a_ratio_is_above_zero(ratio, masks):
     pruning = ActivationPruning((2, 2), 0.5)

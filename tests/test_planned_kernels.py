@@ -87,6 +87,18 @@ def test_of_stacked_kernels_it_says_how_to_select():
         check_plan(params, {"*/kernel": BlockMasking((4, 4), 0.5)})
 
 
+@pytest.mark.parametrize("name", ["bias", "scale", "embedding"])
+def test_what_has_as_many_axes_as_a_kernel_is_told_by_its_name(name):
+    params = {"layer": {"kernel": jnp.ones((4, 4)), name: jnp.ones((4, 4))}}
+    with pytest.raises(InputError, match=f"layer/{name} of shape .*end the pattern in /kernel"):
+        select_masks(params, {"layer/*": BlockMasking((2, 2), 0.5)})
+
+
+def test_what_is_no_tree_of_parameters_is_refused(unchecked):
+    with pytest.raises(InputError, match=r"type NoneType are no nested mapping.*\['params'\]"):
+        select_masks(None, {"layer/kernel": BlockMasking((2, 2), 0.5)})
+
+
 def test_parameters_in_boxes_are_refused_with_the_way_out():
     boxed = {"layer": {"kernel": nn.Partitioned(jnp.ones((4, 4)), (None, None))}}
     with pytest.raises(InputError, match=r"'kernel'.* in a box.*unbox"):

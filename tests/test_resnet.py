@@ -208,7 +208,7 @@ def test_bfloat16_computes_in_it_and_gives_float32_logits():
 @pytest.mark.parametrize(
     ("model", "images", "message"),
     [
-        (ResNet9(), IMAGES, r"images of shape \(12, 12, 3\) do not fit .* \(32, 32, 3\)"),
+        (ResNet9(), IMAGES, r"images of shape \(8, 12, 12, 3\) do not fit .* \[batch, 32, 32, 3\]"),
         (ResNet9(width=0), IMAGES, "width=0 is too small: it must be at least 1"),
         (ResNet9(image_size=8), IMAGES[:, :8, :8], "8x8 pixels are too small for ResNet-9"),
     ],

@@ -135,7 +135,7 @@ def test_an_unknown_way_to_prune_or_pool_is_named_with_the_known_ones(unchecked)
 
 
 def test_a_ratio_that_is_no_number_is_refused(unchecked):
-    with pytest.raises(InputError, match=r"ratio '0\.5' is no number.*float"):
+    with pytest.raises(InputError, match=r"ratio '0\.5' of type str is no number.*such as 0\.8"):
         BlockMasking((1, 1), "0.5")  # pyright: ignore[reportArgumentType]
 
 

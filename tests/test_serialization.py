@@ -78,3 +78,20 @@ def test_an_exported_program_takes_a_mask(mask):
     written = jax.export.export(jax.jit(program))(mask, x).serialize()
     found = jax.export.deserialize(written).call(mask, x)
     np.testing.assert_allclose(found, program(mask, x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_program_for_any_number_of_images_is_exported(unchecked, masked):
+    (batch,) = jax.export.symbolic_shape("batch")
+    mask = MASK if masked else None
+
+    def gradients(kernel, x):
+        return jax.grad(lambda w: jnp.sum(sparse_linear(x, w, mask=mask, engine="reference")))(
+            kernel
+        )
+
+    x = jax.random.normal(jax.random.key(1), (3, 8))
+    exported = jax.export.export(jax.jit(gradients))(
+        KERNEL, jax.ShapeDtypeStruct((batch, 8), jnp.float32)
+    )
+    np.testing.assert_allclose(exported.call(KERNEL, x), gradients(KERNEL, x), rtol=1e-6)

@@ -197,11 +197,11 @@ def depth_and_plan(config: Config) -> tuple[int | None, Plan]:
     backward = check_backward(config.backward)
     check_score(config.score)
     if config.config is not None:
-        for name in REPLACED:
-            if getattr(config, name) is not None:
-                raise InputError(
-                    f"--config and {flag(name)} exclude each other: the model string says it all"
-                )
+        given = [flag(name) for name in REPLACED if getattr(config, name) is not None]
+        if given:
+            raise InputError(
+                f"--config and {', '.join(given)} exclude each other: the model string says it all"
+            )
         return parse_model(config.config, backward=backward, score=config.score)
     chosen, patterns = _rule_options(config), recipe(config.model).layer_patterns
     masking = BlockMasking(parse_block(chosen["block"]), chosen["ratio"], backward, config.score)

@@ -51,6 +51,18 @@ def load_npz(path: Path) -> ImageDataset:
         n_classes=n_classes,
         mean=mean,
         std=std,
+        notice=_notice(path, train_labels, n_classes),
+    )
+
+
+def _notice(path: Path, labels: Int32[np.ndarray, " n"], n_classes: int) -> str | None:
+    """What a user should know of classes without a training image."""
+    n_without = n_classes - len(np.unique(labels))
+    if not n_without:
+        return None
+    return (
+        f"{path.name} has no training image of {n_without} of its {n_classes} classes: renumber "
+        "the labels if there are no such classes"
     )
 
 
@@ -106,12 +118,25 @@ def _checked_images(
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise InputError(
             f"{path}: {key} is {images.dtype} {list(images.shape)}, must be uint8 "
-            "[n, height, width, channels] or [n, height, width]: convert it, e.g. "
-            "numpy.uint8(255 * pixels) of pixels in 0..1"
+            f"[n, height, width, channels] or [n, height, width]: {_to_pixels(key, images)}"
+        )
+    if images.ndim == 4 and images.shape[1] <= 4 < min(images.shape[2:]):
+        raise InputError(
+            f"{path}: {key} of the shape {list(images.shape)} seems to have its channels first, "
+            f"must be [n, height, width, channels]: store {key}.transpose(0, 2, 3, 1)"
         )
     if images.size == 0:
         raise InputError(f"{path}: {key} has the shape {list(images.shape)}: it must not be empty")
     return images if images.ndim == 4 else images[..., None]
+
+
+def _to_pixels(key: str, images: np.ndarray) -> str:
+    """How to make uint8 of what are no such images."""
+    if images.dtype == np.uint8:
+        return "bring it to these axes"
+    if images.dtype.kind == "f":
+        return f"of pixels in 0..1 store numpy.round(255 * {key}).astype('uint8')"
+    return f"of pixels in 0..255 store {key}.astype('uint8')"
 
 
 def _checked_labels(
@@ -120,6 +145,8 @@ def _checked_labels(
     if labels.dtype.kind not in "iu" or labels.shape != (n_images,):
         if labels.ndim == 2 and labels.shape[0] == n_images and labels.shape[1] > 1:
             way_out = f"of one-hot rows store {key}.argmax(axis=1)"
+        elif labels.dtype.kind in "USO":
+            way_out = f"number the names, e.g. numpy.unique({key}, return_inverse=True)[1]"
         elif labels.size == n_images:
             way_out = f"convert it, e.g. {key}.astype('int32').reshape(-1)"
         else:

@@ -68,7 +68,12 @@ class RunFolder:
 
     def is_finished(self) -> bool:
         """Whether there is a summary, and it can be read."""
-        return read_record(self.summary) is not None
+        return self.read_summary() is not None
+
+    def read_summary(self) -> Record | None:
+        """The numbers of the finished run; None if it is not, or what says so is damaged."""
+        summary = read_record(self.summary)
+        return summary if summary is not None and "test_top1" in summary else None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

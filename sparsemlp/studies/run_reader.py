@@ -28,7 +28,9 @@ def read_run(path: Path, name: str, planned: Settings | None = None) -> StudyRun
     environment = folder.read_environment()
     settings, records = planned, ()
     try:
-        failure, summary = read_object(folder.failure), read_object(folder.summary)
+        failure, summary = read_object(folder.failure), folder.read_summary()
+        if summary is None and folder.summary.is_file():
+            summary = {}
         if folder.config.is_file():
             config = from_json(folder.config.read_text(), Path(folder.config.name))
             settings = resolve_for(config, str(environment.get("dataset", "")))

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from sparsemlp.configuration.config_file import from_json
@@ -70,6 +71,13 @@ class Study:
             if run.status == "unreadable":
                 found.setdefault(run.reason, []).append(run.name)
         return found
+
+    def left_out(self) -> list[str]:
+        """A line for each reason why runs could not be read."""
+        return [
+            f"left out {len(names)} ({shorten(', '.join(names), 80)}): {reason}"
+            for reason, names in self.unreadable().items()
+        ]
 
     def variant(self, run: StudyRun) -> str:
         """What sets a masked run apart beside block, ratio, backward pass and seed, in words."""

@@ -174,6 +174,11 @@ def test_a_model_string_excludes_what_it_says_itself(other):
         resolve(Config(config="ResMLP5", **other), "cifar10")
 
 
+def test_all_that_a_model_string_excludes_is_named_at_once():
+    with pytest.raises(InputError, match="--config and --block, --ratio exclude each other"):
+        resolve(Config(config="ResMLP5", block="4x4", ratio=0.5), "cifar10")
+
+
 def test_options_and_a_model_string_say_the_same_rules():
     options = Config(
         block="4x4",

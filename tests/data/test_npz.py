@@ -57,9 +57,31 @@ def test_n_classes_may_exceed_the_labels_seen_in_training(tmp_path: Path):
     assert dataset.n_classes == 10
 
 
+def test_classes_without_a_training_image_are_noticed(tmp_path: Path):
+    assert load_npz(saved(tmp_path)).notice is None
+    dataset = load_npz(saved(tmp_path, train_labels=np.array([0, 5, 2, 0, 5, 2])))
+    assert dataset.notice is not None
+    assert "no training image of 3 of its 6 classes: renumber" in dataset.notice
+
+
 BROKEN = {
     "train_labels lacking": ({"train_labels": None}, "lacks train_labels"),
-    "float images": ({"train_images": np.zeros((6, 5, 4, 3), np.float32)}, "float32.*uint8"),
+    "float images": (
+        {"train_images": np.zeros((6, 5, 4, 3), np.float32)},
+        r"float32.*uint8.*round\(255 \* train_images\)",
+    ),
+    "integer images": (
+        {"test_images": np.zeros((2, 5, 4, 3), np.int64)},
+        r"of pixels in 0..255 store test_images.astype\('uint8'\)",
+    ),
+    "channels first": (
+        {"train_images": np.zeros((6, 3, 5, 5), np.uint8)},
+        r"channels first.*train_images.transpose\(0, 2, 3, 1\)",
+    ),
+    "names as labels": (
+        {"train_labels": np.array(list("abcabc"))},
+        r"number the names, e.g. numpy.unique\(train_labels, return_inverse=True\)\[1\]",
+    ),
     "five axes": ({"train_images": np.zeros((6, 1, 5, 4, 3), np.uint8)}, r"\[6, 1, 5, 4, 3\]"),
     "two axes": ({"train_images": np.zeros((6, 5), np.uint8)}, r"\[6, 5\]"),
     "no images": (

@@ -69,6 +69,16 @@ def test_only_one_process_may_write_in_a_folder(tmp_path):
         pass
 
 
+@pytest.mark.parametrize(
+    ("text", "finished"), [(None, False), ('{"a": 1}', False), ('{"test_top1": 0.5}', True)]
+)
+def test_a_run_is_finished_once_its_summary_has_its_accuracy(tmp_path, text, finished):
+    folder = RunFolder(tmp_path)
+    if text is not None:
+        folder.summary.write_text(text)
+    assert folder.is_finished() == finished
+
+
 def test_a_lost_or_damaged_environment_reads_as_empty(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.read_environment() == {}

@@ -72,8 +72,9 @@ def test_a_failed_run_says_why_and_one_that_finished_since_is_finished(tmp_path)
     assert read_run(finished, "a").status == "finished"
 
 
-def test_a_damaged_summary_is_no_summary(folder):
-    (folder / "summary.json").write_text('{"epochs"')
+@pytest.mark.parametrize("text", ['{"epochs"', '{"a": 1}', "[]"])
+def test_a_damaged_summary_is_no_summary(folder, text):
+    (folder / "summary.json").write_text(text)
     run = read_run(folder, "a")
     assert run.status == "unfinished"
     assert run.reason.endswith("summary.json is damaged")
