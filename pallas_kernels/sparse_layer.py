@@ -29,6 +29,22 @@ class SparseLayer:
     axis: Literal[-1, -2]
     dtype: str
 
+    @property
+    def grid_shape(self) -> tuple[int, int]:
+        """Blocks of the kernel, `(in / cols, out / rows)`."""
+        (n_in, n_out), (rows, cols) = self.kernel_shape, self.block
+        return n_in // cols, n_out // rows
+
+    @property
+    def n_kept_weights(self) -> int:
+        """How many weights are kept."""
+        return self.n_kept * math.prod(self.block)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether any block is dropped."""
+        return self.n_kept_weights < math.prod(self.kernel_shape)
+
     def problem(self, engine: str, version: int, kernel: str, n_rows: int) -> tuning.Problem:
         """What a kernel is asked to do with this layer.
 
@@ -42,7 +58,6 @@ class SparseLayer:
         shape = self.kernel_shape
         if kernel in ("mlp", "mlp_gradients"):
             shape = (min(shape), max(shape))
-        n_kept = self.n_kept * math.prod(self.block)
         return tuning.Problem(
             engine=engine,
             version=version,
@@ -51,7 +66,7 @@ class SparseLayer:
             block=self.block,
             kernel_shape=shape,
             axis=self.axis,
-            density=n_kept / max(1, math.prod(shape)),
+            density=self.n_kept_weights / max(1, math.prod(shape)),
             n_rows=n_rows,
         )
 

@@ -69,7 +69,8 @@ def check_block(block: Block, what: str = "block", sides: str = "(rows, cols)") 
 
 def check_ratio(ratio: float) -> None:
     """Raises InputError unless `0 <= ratio < 1`."""
-    if not isinstance(ratio, numbers.Real) or isinstance(ratio, np.float16 | np.float32):
+    is_narrow = isinstance(ratio, np.floating) and ratio.dtype.itemsize < 8
+    if is_narrow or not isinstance(ratio, numbers.Real):
         raise InputError(
             f"ratio {ratio!r} of type {type(ratio).__name__} is no number of Python's, in whose "
             "precision blocks are counted: write it as one, such as 0.8"

@@ -205,4 +205,4 @@ def test_options_are_checked_whether_the_string_masks_or_not(unchecked, options,
 
 def test_what_is_no_text_is_refused(unchecked):
     with pytest.raises(InputError, match="model string None is no text: write one such as"):
-        parse_model(None)
+        parse_model(None)  # pyright: ignore[reportArgumentType]

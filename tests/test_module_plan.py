@@ -97,7 +97,7 @@ def test_masks_restored_as_mappings_are_refused_with_the_way_out():
     model, x = SparseDense(8, plan={"kernel": BlockMasking((4, 4), 0.5)}), jnp.ones((1, 8))
     params = model.init(jax.random.key(0), x)["params"]
     masks = select_masks(params, model.plan)
-    restored = flax.serialization.msgpack_restore(flax.serialization.to_bytes(masks))
+    restored: Any = flax.serialization.msgpack_restore(flax.serialization.to_bytes(masks))
     with pytest.raises(InputError, match=r"a mask is a mapping of .* restore masks into others"):
         model.apply({"params": params, "masks": restored}, x)
 

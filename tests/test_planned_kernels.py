@@ -96,7 +96,7 @@ def test_what_has_as_many_axes_as_a_kernel_is_told_by_its_name(name):
 
 def test_what_is_no_tree_of_parameters_is_refused(unchecked):
     with pytest.raises(InputError, match=r"type NoneType are no nested mapping.*\['params'\]"):
-        select_masks(None, {"layer/kernel": BlockMasking((2, 2), 0.5)})
+        select_masks(None, {"layer/kernel": BlockMasking((2, 2), 0.5)})  # pyright: ignore[reportArgumentType]
 
 
 def test_parameters_in_boxes_are_refused_with_the_way_out():

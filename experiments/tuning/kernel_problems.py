@@ -231,6 +231,6 @@ def problem_of(engine: Engine, kernel: str, layer: SparseLayer, n_rows: int) -> 
     if kernel == "pruned_input_gradient":
         return dataclasses.replace(found, density=layer.block[0] / layer.block[1])
     if kernel == "compact_gradient":
-        kept = layer.n_kept * math.prod(layer.block)
+        kept = layer.n_kept_weights
         return dataclasses.replace(found, density=kept / (n_rows * layer.kernel_shape[0]))
     return found

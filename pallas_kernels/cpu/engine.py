@@ -232,9 +232,7 @@ class Cpu(CpuConvolutions, Engine):
         if straight_through or not any(own.activation for own in pruning):
             most = MOST_WEIGHTS_BESIDE_DW
         taken = [
-            math.prod(layer.kernel_shape)
-            if straight_through
-            else layer.n_kept * math.prod(layer.block)
+            math.prod(layer.kernel_shape) if straight_through else layer.n_kept_weights
             for layer in layers
         ]
         return max(taken) <= most

@@ -45,8 +45,8 @@ def multiply(
 
     from pallas_kernels.jax_triton.multiply import multiply as kernel_of_products
 
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    lists = (list_rows if transposed else list_columns)(kept, (n_in // cols, n_out // rows))
+    n_in, n_out = layer.kernel_shape
+    lists = (list_rows if transposed else list_columns)(kept, layer.grid_shape)
     along_features = layer.axis == -1
     n_y = n_in if transposed else n_out
     shape = (*x.shape[:-1], n_y) if along_features else (*x.shape[:-2], n_y, x.shape[-1])

@@ -49,13 +49,13 @@ def kernel_gradient(
       layer: the layer, bfloat16, without regard to its axis.
       interpret: whether the kernel is interpreted.
     """
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    rows, cols = layer.block
     # The left operand is x, and the sums are blocks as they lie in dW, or both are turned.
     is_swapped = cols < ROWS <= rows
     height, width = (rows, cols) if is_swapped else (cols, rows)
     n_together = max(1, ROWS // height)
     tall = height * n_together
-    grid_shape = n_in // cols, n_out // rows
+    grid_shape = layer.grid_shape
     blocks = listed(kept, grid_shape)
     of_all = group(blocks, grid_shape, n_together, by_rows=is_swapped)
     groups = blocks.own(of_all)

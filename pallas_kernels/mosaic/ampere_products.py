@@ -50,7 +50,7 @@ def multiply(
     (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     width, depth = (cols, rows) if transposed else (rows, cols)
     n_result, n_blocks = (n_in, n_out // depth) if transposed else (n_out, n_in // depth)
-    lists = (list_rows if transposed else list_columns)(kept, (n_in // cols, n_out // rows))
+    lists = (list_rows if transposed else list_columns)(kept, layer.grid_shape)
     n_rows = x.shape[0]
     tiles = tiles_of(width, depth, n_blocks, n_rows, memory_bytes)
     assert tiles is not None, f"blocks {width}x{depth} do not fit {memory_bytes} bytes"

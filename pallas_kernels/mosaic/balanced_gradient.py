@@ -85,8 +85,8 @@ def _gradients(
     interpret: bool,
 ) -> tuple[Array, Array | None]:
     """`dW`, and `db` in float32 or None."""
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    blocks = listed(kept, (n_in // cols, n_out // rows))
+    n_out, rows = layer.kernel_shape[1], layer.block[0]
+    blocks = listed(kept, layer.grid_shape)
     lists, columns = blocks.rows if tiles.by_rows else blocks.columns, blocks.columns
     cut, plan = cut_of(layer, tiles), plan_of(layer, x.shape[0], tiles)
     before = table_of(blocks, tiles.n_together, by_rows=tiles.by_rows, with_bias=with_bias)

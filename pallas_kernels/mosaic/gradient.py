@@ -49,8 +49,7 @@ def kernel_gradient(
       tiles: how the product is cut.
       interpret: whether the kernel is interpreted.
     """
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    grid_shape = n_in // cols, n_out // rows
+    grid_shape = layer.grid_shape
     blocks = listed(kept, grid_shape)
     lists = blocks.rows if tiles.by_rows else blocks.columns
     cut = _cut(x.shape[0], layer, tiles)

@@ -69,7 +69,7 @@ def transposed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> i
 def summed_bytes(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> int:
     """What the sums of all shares of the rows take, which are written, read again and added up."""
     n_shares, *_ = _shares(layer, n_rows, tiles)
-    return round(2 * n_shares * layer.n_kept * math.prod(layer.block) * _SUM_BYTES)
+    return round(2 * n_shares * layer.n_kept_weights * _SUM_BYTES)
 
 
 def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
@@ -87,7 +87,7 @@ def seconds(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> float:
             2 * n_rows * n_weights / (DENSE_SHARE * FLOPS[size]) + n_weights * size / MEMORY_BYTES
         )
     filled = _n_filled(layer, tiles)
-    flops = 2 * layer.n_kept / filled * math.prod(layer.block) * DEPTH_BYTES / size
+    flops = 2 * layer.n_kept_weights / filled * DEPTH_BYTES / size
     step = max(
         STEP_SECONDS,
         ISSUE_SECONDS * (tiles.n_together + 1),

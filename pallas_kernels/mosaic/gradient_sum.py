@@ -174,8 +174,8 @@ def tile_of(index: Array, layer: SparseLayer, before: warpgroup.Table, *, by_row
       before: of each block, line by line, how many entries lie before it.
       by_rows: whether lines are block rows, not block columns.
     """
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    (down, across), width, height = (n_in // cols, n_out // rows), min(rows, ROWS), min(cols, ROWS)
+    rows, cols = layer.block
+    (down, across), width, height = layer.grid_shape, min(rows, ROWS), min(cols, ROWS)
     tall, wide = jnp.int32(cols // height), jnp.int32(rows // width)
     above, beside = _divided(index, across * wide)
     (first_line, inside), (column, part) = _divided(above, tall), _divided(beside, wide)

@@ -61,8 +61,8 @@ class Product(NamedTuple):
 
 def product_of(layer: SparseLayer, n_rows: int, *, transposed: bool) -> Product:
     """The forward product of a layer, or with `transposed` that of its input gradient."""
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    down, across = n_in // cols, n_out // rows
+    rows, cols = layer.block
+    down, across = layer.grid_shape
     sizes = (cols, rows, down, across) if transposed else (rows, cols, across, down)
     return Product(*sizes, layer.n_kept, layer.dtype, n_rows)
 

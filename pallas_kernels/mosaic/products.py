@@ -113,10 +113,9 @@ def _multiply(
     interpret: bool,
     with_gelu: bool = False,
 ) -> list[Array]:
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
     product = product_of(layer, x.shape[0], transposed=transposed)
     width, depth, n_result = product.width, product.depth, product.n_lines * product.width
-    blocks = listed(kept, (n_in // cols, n_out // rows))
+    blocks = listed(kept, layer.grid_shape)
     lists = blocks.rows if transposed else blocks.columns
     is_wide = jnp.dtype(layer.dtype).itemsize == 4
     if is_wide and not transposed:

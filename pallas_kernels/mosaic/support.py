@@ -1,7 +1,5 @@
 """Which layers the kernels can compute on which GPU, and why not others."""
 
-import math
-
 import jax
 
 from pallas_kernels.mosaic import launch
@@ -9,10 +7,8 @@ from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.ampere_product_tiles import fits
 from pallas_kernels.precision import in_tf32
 from pallas_kernels.sparse_layer import SparseLayer
+from pallas_kernels.tensor_cores import reason_against_blocks, reason_against_platform
 
-DTYPES = ("float32", "bfloat16")
-SIDES = (16, 32, 64, 128)
-"""Sides of blocks: of one step of tensor cores at least, and at most what registers hold."""
 HOPPER = "9.0"
 """Compute capability of the GPUs that have `wgmma`; later ones have others in its place."""
 AMPERE = "8."
@@ -30,13 +26,9 @@ def reason_against(
       capability: compute capability of the GPU whose kernels are taken.
       interpret: whether they are interpreted, on any platform.
     """
-    if platform != "gpu" and not interpret:
-        return (
-            f"it is for NVIDIA GPUs and the platform is {platform!r}; where there is one, "
-            "pip install -e '.[cuda13]' makes JAX use it"
-        )
-    if layer.dtype not in DTYPES:
-        return f"it computes {' and '.join(DTYPES)}, not {layer.dtype}"
+    reason = reason_against_platform(layer, platform, interpret=interpret)
+    if reason is not None:
+        return reason
     is_ampere = capability.startswith(AMPERE)
     if not is_ampere and capability != HOPPER:
         return (
@@ -48,12 +40,11 @@ def reason_against(
             f"on a GPU of compute capability {capability} it computes bfloat16, not "
             f"{layer.dtype}: engine 'triton' computes both"
         )
-    is_masked = layer.n_kept * math.prod(layer.block) < math.prod(layer.kernel_shape)
+    reason = reason_against_blocks(layer)
+    if reason is not None:
+        return reason
     rows, cols = layer.block
-    if is_masked and not set(layer.block) <= set(SIDES):
-        sides = ", ".join(map(str, SIDES))
-        return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
-    if is_masked and is_ampere and not fits(layer.block, shared_memory_bytes(capability)):
+    if layer.is_masked and is_ampere and not fits(layer.block, shared_memory_bytes(capability)):
         return (
             f"on a GPU of compute capability {capability} blocks of {rows}x{cols} are too "
             "small to be copied by a warpgroup or too large for shared memory: engine 'triton' "

@@ -50,9 +50,9 @@ def convolution(
       pixels: the images as rows.
       interpret: whether the kernel is interpreted.
     """
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
+    n_out = layer.kernel_shape[1]
     tiles, size = tiles_of(layer, pixels, "convolution")
-    lists = list_columns(kept, (n_in // cols, n_out // rows))
+    lists = list_columns(kept, layer.grid_shape)
     out = jax.ShapeDtypeStruct((pl.cdiv(pixels.n_rows, size) * size, n_out), x.dtype)
     operands = [pixels.of_images(x), kernel, *([] if bias is None else [bias])]
     name = "sparsemlp_convolution"

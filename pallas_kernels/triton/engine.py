@@ -1,6 +1,5 @@
 """Engine `triton`: Pallas kernels for NVIDIA GPUs that load the kept blocks and no others."""
 
-import math
 from typing import Any, Literal
 
 import jax
@@ -14,6 +13,7 @@ from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.neighbours import Neighbours
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
+from pallas_kernels.tensor_cores import reason_against_blocks, reason_against_platform
 from pallas_kernels.triton import (
     compact,
     configurations,
@@ -30,9 +30,6 @@ from pallas_kernels.triton import (
 from pallas_kernels.triton.convolutions import TritonConvolutions
 from pallas_kernels.tuning import Problem
 
-DTYPES = ("float32", "bfloat16")
-SIDES = (16, 32, 64, 128)
-"""Sides of blocks: of a tile of tensor cores at least, and powers of two."""
 _REFERENCE = Reference()
 
 
@@ -59,18 +56,10 @@ class Triton(TritonConvolutions, Engine):
 
     def reason_against(self, layer: SparseLayer, platform: str) -> str | None:
         """Why not: another platform, GPU or dtype, blocks that do not fit tensor cores, or JAX."""
-        if platform != "gpu" and not self.interpret:
-            return (
-                f"it is for NVIDIA GPUs and the platform is {platform!r}; where there is one, "
-                "pip install -e '.[cuda13]' makes JAX use it"
-            )
-        if layer.dtype not in DTYPES:
-            return f"it computes {' and '.join(DTYPES)}, not {layer.dtype}"
-        is_masked = layer.n_kept * math.prod(layer.block) < math.prod(layer.kernel_shape)
-        if is_masked and not set(layer.block) <= set(SIDES):
-            sides, (rows, cols) = ", ".join(map(str, SIDES)), layer.block
-            return f"sides of blocks have to be of {sides}, not {rows}x{cols}"
-        return launch.missing() or (None if self.interpret else launch.unfit())
+        reason = reason_against_platform(layer, platform, interpret=self.interpret)
+        if reason is None:
+            reason = reason_against_blocks(layer) or launch.missing()
+        return reason or (None if self.interpret else launch.unfit())
 
     def configurations(self, problem: Problem) -> list[Any]:
         """The heuristic's choice, then the search space."""

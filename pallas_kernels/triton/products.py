@@ -52,8 +52,8 @@ def multiply(
       with_gelu: whether GELU of the result is written.
       interpret: whether the kernel is interpreted.
     """
-    (n_in, n_out), (rows, cols) = layer.kernel_shape, layer.block
-    grid_shape = (n_in // cols, n_out // rows)
+    n_in, n_out = layer.kernel_shape
+    grid_shape = layer.grid_shape
     lists = (list_rows if transposed else list_columns)(kept, grid_shape)
     n_result = n_in if transposed else n_out
     along_features = layer.axis == -1

@@ -7,7 +7,7 @@ from test_ampere import A100, RTX_4090
 
 from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.ampere_product_tiles import Tiles, tiles_of
-from pallas_kernels.mosaic.support import SIDES
+from pallas_kernels.tensor_cores import SIDES
 
 
 @pytest.mark.parametrize("capability", [A100, RTX_4090])

@@ -9,7 +9,7 @@ import pytest
 from pallas_kernels import SparseLayer
 from pallas_kernels.mosaic.gradient_operands import contiguous, cut_of, laid_out
 from pallas_kernels.mosaic.gradient_tiles import balanced_space, search_space
-from pallas_kernels.mosaic.support import SIDES
+from pallas_kernels.tensor_cores import SIDES
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -14,7 +14,7 @@ from pallas_kernels.mosaic.gradient_tiles import (
     search_space,
     shape_of,
 )
-from pallas_kernels.mosaic.support import SIDES
+from pallas_kernels.tensor_cores import SIDES
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

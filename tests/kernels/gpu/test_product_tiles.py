@@ -19,7 +19,7 @@ from pallas_kernels.mosaic.product_tiles import (
     search_space,
     steps_of_ranks,
 )
-from pallas_kernels.mosaic.support import SIDES
+from pallas_kernels.tensor_cores import SIDES
 
 
 def square(side: int, n_in: int, n_out: int, ratio: float = 0.8, n_rows: int = 8192) -> Product:

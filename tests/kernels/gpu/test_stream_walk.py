@@ -1,5 +1,7 @@
 """The tiles of the programs of a streamed product."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,12 +61,22 @@ def test_programs_load_as_much_for_whatever_mask_where_the_longest_come_first(bl
         n_kept = -(-down * across // 5)
         ids = np.random.default_rng(seed).choice(down * across, n_kept, replace=False)
         columns = list_alike(jnp.asarray(np.sort(ids)[None], jnp.int32), (down, across))[0].columns
-        tables = [Table(a, jnp.int32(0)) for a in (columns.start, columns.order, columns.across)]
+        which = jnp.int32(0)
+        first = Walk(
+            start=Table(columns.start, which),
+            order=Table(columns.order, which),
+            across=Table(columns.across, which),
+            number=which,
+            n_programs=n_programs,
+            n_lines=across,
+            n_row_tiles=n_row_tiles,
+            longest_first=True,
+        )
 
         @jax.jit
         @jax.vmap
-        def load(number, tables=tables):
-            walk = Walk(*tables, number, n_programs, across, n_row_tiles, True)
+        def load(number, first=first):
+            walk = dataclasses.replace(first, number=number)
             turns = jnp.arange(-(-across * n_row_tiles // n_programs), dtype=jnp.int32)
             tiles = jax.vmap(walk.tile)(turns)
             return jnp.sum(jnp.where(turns < walk.n_turns(), tiles.last - tiles.first, 0))
