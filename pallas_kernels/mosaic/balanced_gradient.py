@@ -30,7 +30,7 @@ from pallas_kernels.mosaic.gradient_operands import (
     laid_out,
     rings,
 )
-from pallas_kernels.mosaic.gradient_tiles import ROWS, GradientTiles
+from pallas_kernels.mosaic.gradient_tiles import COPYING_REGISTERS, ROWS, GradientTiles
 from pallas_kernels.sparse_layer import SparseLayer
 
 
@@ -159,4 +159,4 @@ def _kernel(
         staging=staging,
         bias=bias,
     )
-    launch.specialise(cut.n_compute, program.copy, program.multiply)
+    launch.specialise(cut.n_compute, program.copy, program.multiply, COPYING_REGISTERS)

@@ -114,20 +114,20 @@ class Part(NamedTuple):
 class Span(NamedTuple):
     """What a program has of all that is shared out: groups that follow each other.
 
+    It lies in registers beside the sums, so it says nothing twice.
+
     Attributes:
       n: how many groups.
       first: the number of the first one.
       begin: its first step.
       share: which of those who compute the first one this is.
-      last: the number of the last group.
-      end: the step behind its last one.
+      end: the step behind the last one, of the last group.
     """
 
     n: Array
     first: Array
     begin: Array
     share: Array
-    last: Array
     end: Array
 
 
@@ -159,7 +159,7 @@ class Shares(NamedTuple):
         last = jnp.where(n_done > 0, behind.group, behind.group - 1)
         n = jnp.where(begin < self.n_left, last - first.group + 1, 0)
         share = program - self.first_program(first)
-        return Span(n, first.group, step, share, last, jnp.where(n_done > 0, n_done, n_steps))
+        return Span(n, first.group, step, share, jnp.where(n_done > 0, n_done, n_steps))
 
     def n_parts(self, span: Span) -> Array:
         """Of how many groups a program computes a part, or all."""
@@ -173,10 +173,13 @@ class Shares(NamedTuple):
           span: of this program.
           turn: less than `n_parts`.
         """
-        is_whole, is_first = turn < self.rounds, turn == self.rounds
-        shared = span.first + turn - self.rounds
-        group = jnp.where(is_whole, turn * self.plan.n_programs + program, shared)
-        is_last = ~is_whole & (shared == span.last)
+        is_first, is_last = turn == self.rounds, turn == self.rounds + span.n - 1
+        group = span.first + turn - self.rounds
+        if self.plan.in_rounds:
+            is_whole = turn < self.rounds
+            group = jnp.where(is_whole, turn * self.plan.n_programs + program, group)
+            # Without a group beyond the rounds the last of these is no last one of what is shared.
+            is_last &= ~is_whole
         return Part(
             group=group,
             first=jnp.where(is_first, span.begin, 0),

@@ -26,6 +26,8 @@ MOST_STAGED = 2
 """Warpgroups that write their results at the same time, each through memory of its own."""
 MOST_ROWS = 256
 """Rows of the result of a program, at most: four warpgroups'."""
+COPYING_REGISTERS = 56
+"""Of a thread of a balanced way that copies: it knows its share of all groups as well."""
 _OTHER_REGISTERS = 32
 """Of a thread, beside its sums."""
 
@@ -144,7 +146,8 @@ def balanced_space(layer: SparseLayer) -> Iterator[GradientTiles]:
                 stages = _stages(n, shape, ones + staging, BALANCED_STAGES)
                 # Sums of a block and those of db beside it.
                 registers = shape.width + _OTHER_REGISTERS
-                if stages and registers <= launch.registers(n * shape.height // ROWS):
+                possible = launch.registers(n * shape.height // ROWS, COPYING_REGISTERS)
+                if stages and registers <= possible:
                     programs = launch.multiprocessors()
                     yield GradientTiles(n, stages, programs, by_rows, balanced=True)
 

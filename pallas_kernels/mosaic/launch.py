@@ -178,29 +178,45 @@ def place(n_shares: int, cluster: int = 1) -> tuple[Array, Array]:
     return (tile * cluster + jax.lax.axis_index(CLUSTER) if cluster > 1 else tile), share
 
 
-def registers(n_compute: int) -> int:
+def registers(n_compute: int, of_memory: int = _MEMORY_REGISTERS) -> int:
     """What each thread of so many multiplying warpgroups may have beside one that copies.
 
     A program has what its threads were launched with, the same for each and a multiple of 8. A
     warpgroup that asks for more than the others have given back waits for ever.
+
+    Args:
+      n_compute: warpgroups that multiply.
+      of_memory: what a thread of the one that copies has.
     """
     launched = _REGISTERS // ((n_compute + 1) * 128) // 8 * 8
-    left = launched * (n_compute + 1) - _MEMORY_REGISTERS
+    left = launched * (n_compute + 1) - of_memory
     return min(255, left // n_compute) // 8 * 8
 
 
-def specialise(n_compute: int, memory: Callable[[], None], compute: Callable[[Any], None]) -> None:
-    """Runs `memory` on the last thread, and `compute` with its number on each of the others."""
+def specialise(
+    n_compute: int,
+    memory: Callable[[], None],
+    compute: Callable[[Any], None],
+    of_memory: int = _MEMORY_REGISTERS,
+) -> None:
+    """Runs `memory` on the last thread, and `compute` with its number on each of the others.
+
+    Args:
+      n_compute: how many others.
+      memory: what copies.
+      compute: what multiplies.
+      of_memory: as in `registers`.
+    """
     thread = jax.lax.axis_index(WARPGROUP)
 
     @pl.when(thread == n_compute)
     def _memory() -> None:
         if n_compute > 1:
-            plgpu.set_max_registers(_MEMORY_REGISTERS, action="decrease")
+            plgpu.set_max_registers(of_memory, action="decrease")
         memory()
 
     @pl.when(thread < n_compute)
     def _compute() -> None:
         if n_compute > 1:
-            plgpu.set_max_registers(registers(n_compute), action="increase")
+            plgpu.set_max_registers(registers(n_compute, of_memory), action="increase")
         compute(thread)
