@@ -145,8 +145,10 @@ def _checked_labels(
     if labels.dtype.kind not in "iu" or labels.shape != (n_images,):
         if labels.ndim == 2 and labels.shape[0] == n_images and labels.shape[1] > 1:
             way_out = f"of one-hot rows store {key}.argmax(axis=1)"
-        elif labels.dtype.kind in "USO":
-            way_out = f"number the names, e.g. numpy.unique({key}, return_inverse=True)[1]"
+        elif labels.dtype.kind in "US":
+            way_out = (
+                f"number the names, e.g. numpy.searchsorted(numpy.unique(names), {key}) of all"
+            )
         elif labels.size == n_images:
             way_out = f"convert it, e.g. {key}.astype('int32').reshape(-1)"
         else:

@@ -112,7 +112,7 @@ def test_what_is_finished_or_in_the_queue_is_not_submitted_again(tmp_path, slurm
     submitted = json.loads((folder.slurm / "submitted.json").read_text())
     assert submitted == {f"1_{n}": [f"dense-seed{n}"] for n in range(3)}
     folder.run("dense-seed0").path.mkdir(parents=True)
-    folder.run("dense-seed0").summary.write_text("{}")
+    folder.run("dense-seed0").summary.write_text('{"test_top1": 0.5}')
     (slurm / "queue").write_text("1_1\n77\n")
     planned = scripts(grid(tmp_path), folder)
     assert planned.startswith("1 runs are in the queue already\n")

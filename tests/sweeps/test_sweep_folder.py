@@ -109,7 +109,7 @@ def test_files_in_the_run_folder_say_how_far_a_run_is(folder):
     place.failure.unlink()
     place.summary.write_text('{"epochs": 3')
     assert folder.state("x") == "begun"
-    place.summary.write_text("{}")
+    place.summary.write_text('{"test_top1": 0.5}')
     assert folder.state("x") == "finished"
     # A run that failed after its last epoch has all that a finished one has.
     place.write_failure(ValueError("no pictures"))

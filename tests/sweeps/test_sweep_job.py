@@ -80,11 +80,11 @@ def test_a_population_leaves_finished_and_occupied_members_and_trains_the_others
     runs = members(run, (0.25, 0.5, 0.75))
     for each in runs:
         folder.run(each.name).path.mkdir(parents=True)
-    folder.run("r0.25").summary.write_text("{}")
+    folder.run("r0.25").summary.write_text('{"test_top1": 0.5}')
     with folder.run("r0.5").locked(), Reporter(1, Console(quiet=True)) as reporter:
         outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
     assert [outcome.end for outcome in outcomes] == ["finished", "occupied", "finished"]
-    assert folder.run("r0.25").summary.read_text() == "{}"
+    assert folder.run("r0.25").summary.read_text() == '{"test_top1": 0.5}'
     assert json.loads(folder.run("r0.75").summary.read_text())["epochs"] == 1
     assert folder.state("r0.5") == "new"
 
@@ -153,9 +153,9 @@ def test_a_run_is_not_begun_after_a_signal(run, folder):
 
 def test_a_finished_run_is_left_as_it_is(run, folder):
     folder.run("tiny").path.mkdir(parents=True)
-    folder.run("tiny").summary.write_text("{}")
+    folder.run("tiny").summary.write_text('{"test_top1": 0.5}')
     assert train(run, folder).end == "finished"
-    assert folder.run("tiny").summary.read_text() == "{}"
+    assert folder.run("tiny").summary.read_text() == '{"test_top1": 0.5}'
 
 
 def test_a_folder_that_holds_another_run_is_a_failure_and_stays(run, folder):
@@ -204,7 +204,7 @@ def test_members_keep_what_they_came_to_when_another_one_ends_their_population(
     """The first has its summary, the second is not finite, the third cannot write."""
 
     def train(members: list[Any], *_: object, **__: object) -> list[Any]:
-        members[0].folder.summary.write_text("{}")
+        members[0].folder.summary.write_text('{"test_top1": 0.5}')
         members[1].folder.write_failure(NotFiniteError("NaN in epoch 1"))
         return [MemberOutcome(failure=OSError("disk gone"))] * 3
 
