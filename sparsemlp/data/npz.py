@@ -147,7 +147,8 @@ def _checked_labels(
             way_out = f"of one-hot rows store {key}.argmax(axis=1)"
         elif labels.dtype.kind in "US":
             way_out = (
-                f"number the names, e.g. numpy.searchsorted(numpy.unique(names), {key}) of all"
+                f"number the names alike in both sets, e.g. numpy.searchsorted(names, {key}), of "
+                "names = numpy.unique(train_labels)"
             )
         elif labels.size == n_images:
             way_out = f"convert it, e.g. {key}.astype('int32').reshape(-1)"
