@@ -44,12 +44,13 @@ def prune_gradient(
       The same shape and dtype.
 
     Raises:
-      InputError: m does not divide the axis, or the method is `random` and there is no key.
+      InputError: m does not divide the axis, or the method is `random` and rng is no key.
     """
     check_groups(rule, dy.shape[axis])
-    if rule.method == "random" and rng is None:
+    if rule.method == "random" and not hasattr(rng, "dtype"):
+        lacking = "has no key" if rng is None else f"rng={rng!r} is no key"
         raise InputError(
-            "gradient method 'random' draws at random and has no key: pass rng=jax.random.key(...) "
+            f"gradient method 'random' draws at random and {lacking}: pass rng=jax.random.key(...) "
             "to sparse_linear, or the random stream 'gradient' to a module's apply"
         )
     if rule.n == rule.m:

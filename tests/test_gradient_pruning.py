@@ -147,6 +147,7 @@ def test_a_group_that_does_not_divide_names_those_that_do():
         prune_gradient(jnp.ones((2, 6)), GradientPruning(2, 4))
 
 
-def test_random_without_a_key_says_where_to_pass_one():
-    with pytest.raises(InputError, match=r"has no key: pass rng=jax\.random\.key"):
-        prune_gradient(jnp.ones((2, 8)), GradientPruning(2, 4, "random"))
+@pytest.mark.parametrize(("rng", "says"), [(None, "has no key"), (0, "rng=0 is no key")])
+def test_random_without_a_key_says_where_to_pass_one(unchecked, rng, says):
+    with pytest.raises(InputError, match=rf"{says}: pass rng=jax\.random\.key"):
+        prune_gradient(jnp.ones((2, 8)), GradientPruning(2, 4, "random"), rng=rng)
