@@ -28,7 +28,8 @@ def parts_of(shares: Shares, program: int) -> list[tuple[int, int, int, int]]:
     number = jnp.int32(program)
     span = shares.span(number)
     turns = map(jnp.int32, range(int(shares.n_parts(span))))
-    return [tuple(map(int, shares.part(number, span, turn))) for turn in turns]  # pyright: ignore
+    parts = [shares.part(number, span, turn) for turn in turns]
+    return [(int(p.group), int(p.first), int(p.last), int(p.share)) for p in parts]
 
 
 @pytest.mark.parametrize("in_rounds", [True, False])
