@@ -4,17 +4,22 @@ import functools
 import math
 from collections.abc import Sequence
 
-import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pallas_kernels import ENGINES
-from sparsemlp.convolution_layer import ConvolutionLayer, masked_matrix
-from sparsemlp.engines import check_convolving, check_engine, choose_unmasked
+from sparsemlp.convolution_layer import ConvolutionLayer
+from sparsemlp.differentiable import differentiable
+from sparsemlp.engines import (
+    check_convolving,
+    check_engine,
+    choose_convolving,
+    choose_unmasked,
+)
 from sparsemlp.errors import InputError
-from sparsemlp.gradient_pruning import check_groups, prune_gradient
-from sparsemlp.linear import sparse_linear
-from sparsemlp.masks import KeptByProduct, Mask, check_mask
-from sparsemlp.operand_rules import of_one_dtype
+from sparsemlp.gradient_pruning import check_groups
+from sparsemlp.linear import of_one_dtype, sparse_linear
+from sparsemlp.masked_kernel import masked_kernel
+from sparsemlp.masks import Mask, check_mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -23,7 +28,6 @@ from sparsemlp.rules import (
     check_backward,
     check_operand_rules,
 )
-from sparsemlp.varying import varying_alike
 from sparsemlp.windows import Padding, window_geometry
 
 
@@ -103,64 +107,16 @@ def sparse_conv(
         )
     if gradient is not None:
         check_groups(gradient, kernel.shape[3])
-    pruning = ENGINES["reference"]
+    dtype, pruning = str(kernel.dtype), ENGINES["reference"]
     if activation is not None or gradient is not None:
-        shape, dtype = (kernel.shape[2], kernel.shape[3]), str(kernel.dtype)
-        pruning = choose_unmasked(engine, shape, dtype)
-    masked = None
+        pruning = choose_unmasked(engine, (kernel.shape[2], kernel.shape[3]), dtype)
     if mask is not None and not mask.keeps_all:
         check_convolving(engine, size)
-        n_rows = x.shape[0] * math.prod(geometry.outputs(image, size))
-        masked = masked_matrix(mask, engine, str(kernel.dtype), kernel.shape[2], n_rows)
-        backward = "masked" if mask.says_backward else backward
-    layer = ConvolutionLayer(geometry, size, image, backward, activation, gradient, pruning, masked)
-    kept = None
-    if masked is not None and mask is not None:
-        by_engine = zip(masked.engines, mask.by_product, strict=True)
-        kept = KeptByProduct(*(own.taken(blocks) for own, blocks in by_engine))
-    operands, structure = jax.tree.flatten((x, kernel, bias, kept))
-    operands = jax.tree.unflatten(structure, varying_alike(*operands))
-    return _convolve(layer, *operands, rng)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _convolve(
-    layer: ConvolutionLayer,
-    x: Array,
-    kernel: Array,
-    bias: Array | None,
-    kept: KeptByProduct | None,
-    rng: Array | None,
-) -> Array:
-    del rng
-    return layer.product(x, kernel, bias, kept)
-
-
-def _forward(
-    layer: ConvolutionLayer,
-    x: Array,
-    kernel: Array,
-    bias: Array | None,
-    kept: KeptByProduct | None,
-    rng: Array | None,
-) -> tuple[Array, tuple]:
-    return layer.product(x, kernel, bias, kept), (layer.keep(x), kernel, bias, kept, rng)
-
-
-def _backward(layer: ConvolutionLayer, residuals: tuple, dy: Array) -> tuple:
-    x, kernel, bias, kept, rng = residuals
-    rule = layer.gradient
-    pruned = dy if rule is None else prune_gradient(dy, rule, layer.engine, rng=rng)
-    dx = layer.input_gradient(pruned, kernel, kept)
-    dw, db = _parameter_gradients(layer, x, dy, kept)
-    return dx, dw, None if bias is None else db, None, None
-
-
-# What is mapped over the positions of a kernel is a new function at every call, which JAX would
-# compile anew where nothing around it is compiled.
-_parameter_gradients = jax.jit(ConvolutionLayer.parameter_gradients, static_argnums=0)
-
-_convolve.defvjp(_forward, _backward)
+    n_rows = x.shape[0] * math.prod(geometry.outputs(image, size))
+    choose = functools.partial(choose_convolving, n_channels=kernel.shape[2], n_rows=n_rows)
+    masked = masked_kernel(mask, -1, dtype, backward, engine, choose)
+    layer = ConvolutionLayer(geometry, size, image, activation, gradient, pruning)
+    return differentiable(layer, x, kernel, bias, masked, rng)
 
 
 def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: Mask | None) -> None:

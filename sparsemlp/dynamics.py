@@ -14,10 +14,9 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.errors import InputError, require_known
-from sparsemlp.mask_trees import Masks, list_masks, mask_tree, masks_of
+from sparsemlp.mask_trees import Masks, largest_by_rule, list_masks, mask_tree, masks_of
 from sparsemlp.plan import Plan
 from sparsemlp.planned_kernels import block_counts, masked_kernels
-from sparsemlp.ranking import largest_of_each
 from sparsemlp.selection import GRADIENT_SCORE, block_scores, cut, l2
 
 Moments = Literal["keep", "reset"]
@@ -148,10 +147,7 @@ def select_dynamic_masks(
                 path: _favoured(score, before[path], dynamics.hysteresis)
                 for path, score in scores.items()
             }
-        kept = largest_of_each(
-            scores,
-            {path: n_kept_blocks(scores[path].size, rule.ratio) for path, _, rule in kernels},
-        )
+        kept = largest_by_rule(kernels, scores)
     masks = masks_of(kernels, kept)
     if "kept" in memory:
         found["kept"] = {path: mask.grid().reshape(-1) for path, mask in masks.items()}

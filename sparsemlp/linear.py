@@ -1,21 +1,20 @@
 """The operation: a linear layer each of whose three products may use a sparse operand."""
 
-import dataclasses
 import functools
 import numbers
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pallas_kernels import Engine, SparseLayer, dense, layout
-from sparsemlp.activations import CompactActivation
-from sparsemlp.engines import check_engine, choose_engine, choose_for_grid
+from pallas_kernels import ENGINES
+from sparsemlp.differentiable import differentiable
+from sparsemlp.engines import check_engine, choose_engine, choose_unmasked
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups
-from sparsemlp.masks import GridMask, KeptByProduct, Mask, check_mask
-from sparsemlp.operand_rules import OperandRules, of_one_dtype, operand_rules
+from sparsemlp.linear_layer import LinearLayer
+from sparsemlp.masked_kernel import masked_kernel
+from sparsemlp.masks import Mask, check_mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
@@ -24,7 +23,6 @@ from sparsemlp.rules import (
     check_backward,
     check_operand_rules,
 )
-from sparsemlp.varying import varying_alike
 
 
 def sparse_linear(
@@ -91,114 +89,25 @@ def sparse_linear(
     _check_shapes(x, kernel, bias, axis, mask)
     if gradient is not None:
         check_groups(gradient, kernel.shape[1])
-    shape, dtype = (kernel.shape[0], kernel.shape[1]), str(kernel.dtype)
-    rules = operand_rules(axis, activation, gradient, engine, shape, dtype)
-    if mask is None or mask.keeps_all:
-        return _dense_linear(rules, *varying_alike(x, kernel, bias), rng)
-    if isinstance(mask, GridMask):
-        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_blocks, axis, dtype)
-        engines = (choose_for_grid(engine),) * 3
-        backward = "masked" if mask.says_backward else backward
-    else:
-        layer = SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, axis, dtype)
-        n_rows = x.size // max(1, x.shape[axis])
-        engines = (
-            choose_engine(engine, layer, "product", n_rows),
-            choose_engine(engine, layer, "input_gradient", n_rows),
-            choose_engine(engine, layer, "kernel_gradient", n_rows),
-        )
-    products = _Products(rules, layer, backward, *engines)
-    by_engine = zip(engines, mask.by_product, strict=True)
-    kept = KeptByProduct(*(engine.taken(blocks) for engine, blocks in by_engine))
-    operands, structure = jax.tree.flatten((x, kernel, bias, kept))
-    operands = jax.tree.unflatten(structure, varying_alike(*operands))
-    return _masked_linear(products, *operands, rng)
+    dtype, n_rows = str(kernel.dtype), x.size // max(1, x.shape[axis])
+    pruning = ENGINES["reference"]
+    if activation is not None or gradient is not None:
+        pruning = choose_unmasked(engine, (kernel.shape[0], kernel.shape[1]), dtype)
+    choose = functools.partial(choose_engine, n_rows=n_rows)
+    masked = masked_kernel(mask, axis, dtype, backward, engine, choose)
+    layer = LinearLayer(axis, activation, gradient, pruning)
+    return differentiable(layer, x, kernel, bias, masked, rng)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Products:
-    """What is static about one masked layer, and who computes its products."""
+def of_one_dtype(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, Array, Array | None]:
+    """The operands of a layer as arrays of JAX, in their common dtype.
 
-    rules: OperandRules
-    layer: SparseLayer
-    backward: Backward
-    y_engine: Engine
-    dx_engine: Engine
-    dw_engine: Engine
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _masked_linear(
-    products: _Products,
-    x: Array,
-    kernel: Array,
-    bias: Array | None,
-    kept: KeptByProduct,
-    rng: Array | None,
-) -> Array:
-    del rng
-    return products.y_engine.product(x, kernel, bias, kept.product, products.layer)
-
-
-def _forward(
-    products: _Products,
-    x: Array,
-    kernel: Array,
-    bias: Array | None,
-    kept: KeptByProduct,
-    rng: Array | None,
-) -> tuple[Array, tuple]:
-    y = products.y_engine.product(x, kernel, bias, kept.product, products.layer)
-    return y, (products.rules.keep(x), kernel, bias, kept, rng)
-
-
-def _backward(products: _Products, residuals: tuple, dy: Array) -> tuple:
-    x, kernel, bias, kept, rng = residuals
-    layer, axis = products.layer, products.layer.axis
-    if products.backward == "dense":
-        dx = products.rules.input_gradient(dy, kernel, rng)
-    else:
-        pruned = products.rules.prune(dy, rng)
-        dx = products.dx_engine.input_gradient(pruned, kernel, kept.input_gradient, layer)
-    if products.backward != "masked":
-        dw = products.rules.kernel_gradient(x, dy)
-    elif isinstance(x, CompactActivation):
-        mask = layout.dense_mask(kept.kernel_gradient, layer.kernel_shape, layer.block)
-        dw = jnp.where(mask, products.rules.kernel_gradient(x, dy), 0)
-    elif bias is None:
-        dw = products.dw_engine.kernel_gradient(x, dy, kept.kernel_gradient, layer)
-    else:
-        of_both = products.dw_engine.parameter_gradients
-        return dx, *of_both(x, dy, kept.kernel_gradient, layer), None, None
-    return dx, dw, None if bias is None else dense.bias_gradient(dy, axis), None, None
-
-
-_masked_linear.defvjp(_forward, _backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dense_linear(
-    rules: OperandRules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
-) -> Array:
-    """XLA's product. Its own gradients would sum dW and db over samples in the operands' dtype."""
-    del rng
-    return dense.product(x, kernel, bias, rules.axis)
-
-
-def _dense_forward(
-    rules: OperandRules, x: Array, kernel: Array, bias: Array | None, rng: Array | None
-) -> tuple[Array, tuple]:
-    return dense.product(x, kernel, bias, rules.axis), (rules.keep(x), kernel, bias, rng)
-
-
-def _dense_backward(rules: OperandRules, residuals: tuple, dy: Array) -> tuple:
-    x, kernel, bias, rng = residuals
-    dx = rules.input_gradient(dy, kernel, rng)
-    dw = rules.kernel_gradient(x, dy)
-    return dx, dw, None if bias is None else dense.bias_gradient(dy, rules.axis), None
-
-
-_dense_linear.defvjp(_dense_forward, _dense_backward)
+    Numbers of NumPy have 64 bits, which those of JAX have only if it is told so.
+    """
+    operands = [jnp.asarray(each) for each in (x, kernel, *(() if bias is None else (bias,)))]
+    dtype = functools.reduce(jnp.promote_types, (each.dtype for each in operands))
+    x, kernel, *rest = (each.astype(dtype) for each in operands)
+    return x, kernel, rest[0] if rest else None
 
 
 def check_axis(axis: object) -> None:

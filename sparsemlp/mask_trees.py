@@ -22,11 +22,15 @@ from sparsemlp.selection import block_scores
 Masks = dict[str, Any]
 """Nested dictionaries like the parameters, cut down to masked kernels; leaves are masks."""
 
+_Kernels = Iterable[tuple[str, Any, BlockMasking]]
+"""Path, weights and rule of each masked kernel, as `planned_kernels.masked_kernels`."""
+
 
 def select_masks(params: Mapping[str, Any], plan: Plan | None, engine: str = "auto") -> Masks:
-    """Selects the kept blocks of every masked kernel anew.
+    """Selects the kept blocks of every masked kernel anew, by the weights alone.
 
-    Jittable, with the plan static: one compilation serves all steps.
+    Jittable, with the plan static: one compilation serves all steps. Training here selects by
+    `dynamics.select_dynamic_masks`, which remembers what it is asked to and is this otherwise.
 
     Args:
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
@@ -45,19 +49,25 @@ def select_masks(params: Mapping[str, Any], plan: Plan | None, engine: str = "au
         path: block_scores(kernel, rule.block, rule.score, path, engine).reshape(-1)
         for path, kernel, rule in kernels
     }
-    kept = largest_of_each(
-        scores, {path: n_kept_blocks(scores[path].size, rule.ratio) for path, _, rule in kernels}
-    )
-    return mask_tree(list_masks(masks_of(kernels, kept), engine))
+    return mask_tree(list_masks(masks_of(kernels, largest_by_rule(kernels, scores)), engine))
 
 
-def masks_of(
-    kernels: Iterable[tuple[str, Any, BlockMasking]], kept: Mapping[str, Array]
-) -> dict[str, Mask]:
+def largest_by_rule(kernels: _Kernels, scores: Mapping[str, Array]) -> dict[str, Array]:
+    """By path the ids of as many blocks as a kernel's rule keeps, those with the largest scores.
+
+    Args:
+      kernels: the masked kernels.
+      scores: by path the scores of their blocks, flat.
+    """
+    n_kept = {path: n_kept_blocks(scores[path].size, rule.ratio) for path, _, rule in kernels}
+    return largest_of_each(scores, n_kept)
+
+
+def masks_of(kernels: _Kernels, kept: Mapping[str, Array]) -> dict[str, Mask]:
     """The masks by parameter path.
 
     Args:
-      kernels: path, weights and rule of each masked kernel, as `planned_kernels.masked_kernels`.
+      kernels: the masked kernels.
       kept: by path the ids of the kept blocks.
     """
     return {

@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from pallas_kernels import layout
+from pallas_kernels import SparseLayer, layout
 from pallas_kernels.lists import KeptBlocks, ListedBlocks, ids_of
 from sparsemlp.blocks import Block, block_grid
 from sparsemlp.errors import InputError
@@ -104,6 +104,10 @@ class BlockMask(_Blocks):
         """How many blocks are kept."""
         return self.kept.shape[-1]
 
+    def layer(self, axis: Literal[-1, -2], dtype: str) -> SparseLayer:
+        """What an engine is told of the kernel, used along this axis of x, in this dtype."""
+        return SparseLayer(self.kernel_shape, self.block, self.n_kept, axis, dtype)
+
     @property
     def density(self) -> float:
         """The share of the weights that is kept."""
@@ -168,6 +172,10 @@ class GridMask(_Blocks):
     def n_kept(self) -> Int[Array, ""]:
         """How many blocks are kept, int32."""
         return jnp.sum(self.kept, dtype=jnp.int32)
+
+    def layer(self, axis: Literal[-1, -2], dtype: str) -> SparseLayer:
+        """As of a `BlockMask`, of which every block may be kept."""
+        return SparseLayer(self.kernel_shape, self.block, self.n_blocks, axis, dtype)
 
     @property
     def density(self) -> Float[Array, ""]:

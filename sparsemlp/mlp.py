@@ -76,9 +76,9 @@ def sparse_mlp(
             y = second(y, engine=engine)
         y = y if after is None else scaled(y, after)
         return x + y if residual else y
-    arrays, structure = jax.tree.flatten((x, *_kept_of(fusion.engine, first, second), operands))
-    x, *kept, operands = jax.tree.unflatten(structure, varying_alike(*arrays))
-    return _fused(dataclasses.replace(fusion, residual=residual), x, tuple(kept), operands)
+    kept = _kept_of(fusion.engine, first, second)
+    fusion = dataclasses.replace(fusion, residual=residual)
+    return _fused(fusion, *varying_alike((x, kept, operands)))
 
 
 def _as_array(a: Any) -> Array:
@@ -89,9 +89,9 @@ _Kept = tuple[Array | ListedBlocks, Array | ListedBlocks]
 _Plain = tuple[Array, Array | None]
 
 
-def _kept_of(engine: Engine, *layers: Linear) -> list[KeptBlocks]:
+def _kept_of(engine: Engine, *layers: Linear) -> tuple[KeptBlocks, ...]:
     masks = [layer.mask for layer in layers if isinstance(layer.mask, BlockMask)]
-    return [engine.taken(mask.listed) for mask in masks]
+    return tuple(engine.taken(mask.listed) for mask in masks)
 
 
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:
@@ -140,7 +140,7 @@ def _fusion(
             return None
         if not alike or mask.kernel_shape != linear.kernel.shape:
             return None
-        layers.append(SparseLayer(mask.kernel_shape, mask.block, mask.n_kept, -1, str(x.dtype)))
+        layers.append(mask.layer(-1, str(x.dtype)))
     if first.backward != second.backward:
         return None
     pair, straight_through = (layers[0], layers[1]), first.backward == "straight_through"

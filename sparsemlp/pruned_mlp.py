@@ -83,9 +83,7 @@ def pruned_mlp(
         return None
     linears = zip((first, second), fusion.layers, strict=True)
     kept = tuple(_kept_of(fusion.engine, linear, layer) for linear, layer in linears)
-    arrays, structure = jax.tree.flatten((x, kept, operands))
-    x, kept, operands = jax.tree.unflatten(structure, varying_alike(*arrays))
-    return _fused(fusion, x, kept, operands)
+    return _fused(fusion, *varying_alike((x, kept, operands)))
 
 
 def _fusion(
@@ -141,7 +139,7 @@ def _layer_of(linear: Linear, dtype: str) -> SparseLayer | None:
         return SparseLayer((n_in, n_out), block, n_in * n_out // math.prod(block), -1, dtype)
     if not isinstance(mask, BlockMask):
         return None
-    return SparseLayer((n_in, n_out), mask.block, mask.n_kept, -1, dtype)
+    return mask.layer(-1, dtype)
 
 
 def _side(length: int) -> int:

@@ -43,8 +43,8 @@ def computing_part(first: Array, n_samples: int) -> Iterator[None]:
         _PART.reset(token)
 
 
-def varying_alike(*operands: Array | None) -> list[Array | None]:
-    """Operands that all vary over the mesh axes over which any of them does.
+def varying_alike[Operands](operands: Operands) -> Operands:
+    """A pytree of operands that all vary over the mesh axes over which any of them does.
 
     Under `shard_map` the gradient of a custom rule has to vary as its operand does. A replicated
     kernel beside a sharded x is cast here, and JAX sums the gradient of a cast over its axes.
@@ -52,22 +52,24 @@ def varying_alike(*operands: Array | None) -> list[Array | None]:
     Raises:
       InputError: as `refuse_explicit_axes`.
     """
-    refuse_explicit_axes(*operands)
-    vary = [frozenset() if a is None else jax.typeof(a).manual_axis_type.varying for a in operands]
+    arrays, structure = jax.tree.flatten(operands)
+    refuse_explicit_axes(*arrays)
+    vary = [jax.typeof(a).manual_axis_type.varying for a in arrays]
     axes = frozenset[str]().union(*vary)
-    return [
-        a if a is None or own == axes else jax.lax.pcast(a, tuple(axes - own), to="varying")
-        for a, own in zip(operands, vary, strict=True)
+    alike = [
+        a if own == axes else jax.lax.pcast(a, tuple(axes - own), to="varying")
+        for a, own in zip(arrays, vary, strict=True)
     ]
+    return jax.tree.unflatten(structure, alike)
 
 
-def refuse_explicit_axes(*operands: Array | None) -> None:
+def refuse_explicit_axes(*operands: Array) -> None:
     """Raises InputError for an operand whose type says how it is sharded.
 
     With such types every product and reshape has to say how its result is.
     """
     for a in operands:
-        axes = () if a is None else tuple(filter(None, jax.typeof(a).sharding.spec))
+        axes = tuple(filter(None, jax.typeof(a).sharding.spec))
         if axes:
             raise InputError(
                 f"an operand is sharded over the explicit axes {axes} of a mesh, which is not "

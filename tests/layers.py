@@ -71,9 +71,9 @@ LAYERS = (
     ("grid_file", "orbax_folder"),
     ("selection", "checkpoint", "pictures"),
     ("rules", "resume"),
-    ("plan", "activations", "gradient_pruning", "step_costs"),
-    ("planned_kernels",),
-    ("mask_trees", "module_plan", "operand_rules"),
+    ("plan", "activations", "gradient_pruning", "masked_kernel", "step_costs"),
+    ("planned_kernels", "differentiable"),
+    ("mask_trees", "module_plan", "linear_layer"),
     (
         "linear",
         "image_activations",

@@ -1,5 +1,7 @@
 """Who computes a masked convolution, and with what."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,52 +10,48 @@ from native import needs_native
 
 from pallas_kernels import ENGINES
 from sparsemlp import BlockMask, GridMask, select_blocks, sparse_conv
-from sparsemlp.convolution_layer import masked_matrix
+from sparsemlp.engines import choose_convolving
 from sparsemlp.errors import InputError
+from sparsemlp.masked_kernel import Engines, masked_kernel
+from sparsemlp.masks import Mask
 from sparsemlp.rules import Backward
 
 MATRIX = (288, 64)
 WIDE = BlockMask(jnp.arange(4, dtype=jnp.int32), MATRIX, (32, 32))
 
 
-def named(*names: str) -> tuple:
-    return tuple(ENGINES[name] for name in names)
+def named(*names: str) -> Engines:
+    return Engines(*(ENGINES[name] for name in names))
+
+
+def engines(mask: Mask, engine: str, n_channels: int = 32) -> Engines:
+    choose = functools.partial(choose_convolving, n_channels=n_channels, n_rows=512)
+    found = masked_kernel(mask, -1, "float32", "masked", engine, choose)
+    assert found is not None
+    return found.engines
 
 
 @needs_native
 def test_auto_multiplies_the_kept_blocks_where_that_pays():
-    assert masked_matrix(WIDE, "auto", "float32", 32, 512).engines == named("cpu", "cpu", "cpu")
+    assert engines(WIDE, "auto") == named("cpu", "cpu", "cpu")
     flat = BlockMask(jnp.arange(100, dtype=jnp.int32), MATRIX, (16, 1))
-    engines = masked_matrix(flat, "auto", "float32", 32, 512).engines
-    assert engines == named("cpu", "reference", "reference")
+    assert engines(flat, "auto") == named("cpu", "reference", "reference")
 
 
 @needs_native
 def test_an_engine_that_is_named_computes_all_of_it():
     narrow = BlockMask(jnp.arange(4, dtype=jnp.int32), MATRIX, (1, 1))
-    assert masked_matrix(narrow, "cpu", "float32", 32, 512).engines == named("cpu", "cpu", "cpu")
-    engines = masked_matrix(WIDE, "reference", "float32", 32, 512).engines
-    assert engines == named("reference", "reference", "reference")
-
-
-def test_a_grid_is_for_the_reference():
-    grid = GridMask(WIDE.grid(), MATRIX, WIDE.block)
-    found = masked_matrix(grid, "auto", "float32", 32, 512)
-    assert found.engines == named("reference", "reference", "reference")
-    assert found.matrix.n_kept == 18
-    with pytest.raises(InputError, match="GridMask has that as data"):
-        masked_matrix(grid, "cpu", "float32", 32, 512)
+    assert engines(narrow, "cpu") == named("cpu", "cpu", "cpu")
+    assert engines(WIDE, "reference") == named("reference", "reference", "reference")
 
 
 @pytest.mark.usefixtures("interpreted")
 def test_blocks_of_several_positions_are_left_to_others_by_auto_and_refused_by_name():
-    matrix = BlockMask(jnp.arange(4, dtype=jnp.int32), (9 * 48, 64), (32, 32))
-    assert "triton" not in [
-        e.name for e in masked_matrix(matrix, "auto", "float32", 48, 512).engines
-    ]
-    with pytest.raises(InputError, match=r"'triton' cannot run here.* must divide its 48 input"):
-        masked_matrix(matrix, "triton", "float32", 48, 512)
-    assert {e.name for e in masked_matrix(WIDE, "triton", "float32", 32, 512).engines} == {"triton"}
+    matrix = BlockMask(jnp.arange(3, dtype=jnp.int32), (4 * 16, 64), (32, 32))
+    assert "triton" not in [e.name for e in engines(matrix, "auto", n_channels=16)]
+    with pytest.raises(InputError, match=r"'triton' cannot run here.* must divide its 16 input"):
+        engines(matrix, "triton", n_channels=16)
+    assert engines(WIDE, "triton") == named("triton", "triton", "triton")
 
 
 @needs_native

@@ -15,19 +15,17 @@ SPLIT, WHOLE = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
 
 def test_outside_a_mesh_operands_are_returned_as_they_are():
     x, kernel = jnp.ones(2), jnp.ones(3)
-    found = varying_alike(x, None, kernel)
+    found = varying_alike((x, None, {"kernel": kernel}))
     assert found[0] is x
     assert found[1] is None
-    assert found[2] is kernel
+    assert found[2]["kernel"] is kernel
 
 
 def test_what_is_replicated_varies_as_what_is_sharded():
     seen = []
 
     def body(x, kernel):
-        first, second = varying_alike(x, kernel)
-        assert first is not None
-        assert second is not None
+        first, second = varying_alike((x, kernel))
         seen.extend(jax.typeof(a).manual_axis_type.varying for a in (first, second))
         return first * second
 

@@ -1,6 +1,7 @@
 """One masked convolution: its three products against XLA's dense ones."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from typing import Annotated, Any, NamedTuple, get_args
@@ -18,10 +19,10 @@ from pallas_kernels.dense_convolution import Geometry
 from sparsemlp import BlockMask, InputError, parse_block, select_blocks
 from sparsemlp.blocks import parse_shape
 from sparsemlp.configuration.option_ranges import Precision
-from sparsemlp.convolution_layer import masked_matrix
-from sparsemlp.engines import check_convolving
+from sparsemlp.engines import check_convolving, choose_convolving
 from sparsemlp.errors import require_known
 from sparsemlp.mask_trees import list_masks
+from sparsemlp.masked_kernel import masked_kernel
 from sparsemlp.runs.environment import describe_environment
 from sparsemlp.windows import window_geometry
 
@@ -105,13 +106,15 @@ def measure_products(
     geometry = window_geometry(image, size, (options.stride, options.stride), "SAME")
     tensors = _tensors(shape, size, geometry, options)
     n_rows = options.images * math.prod(geometry.outputs(image, size))
-    masked = masked_matrix(mask, options.engine, options.precision, shape[0], n_rows)
-    matrix, (by_y, by_dx, by_dw) = masked.matrix, masked.engines
     # Lists, where an engine takes them, are made once, as in a training step for all its products.
     listed = list_masks({"kernel": mask}, options.engine)["kernel"]
-    of_y, of_dx, of_dw = (
-        own.taken(blocks) for own, blocks in zip(masked.engines, listed.by_product, strict=True)
-    )
+    choose = functools.partial(choose_convolving, n_channels=shape[0], n_rows=n_rows)
+    masked = masked_kernel(listed, -1, options.precision, "masked", options.engine, choose)
+    if masked is None:
+        raise InputError(
+            f"no block of {mask.n_blocks} is dropped: choose a larger --ratio, or smaller blocks"
+        )
+    matrix, (by_y, by_dx, by_dw), (of_y, of_dx, of_dw) = masked.layer, masked.engines, masked.kept
     phases: dict[str, Any] = {
         "dense y": lambda t: (
             dense_convolution.product(t.x, t.kernel, geometry) + t.bias[None, None, None, :]

@@ -8,7 +8,7 @@ from engine_doubles import Noting, put_first
 
 from sparsemlp import ActivationPruning, GradientPruning, InputError, sparse_linear
 from sparsemlp.activations import CompactActivation
-from sparsemlp.operand_rules import OperandRules, operand_rules
+from sparsemlp.linear_layer import LinearLayer
 
 X = jax.random.normal(jax.random.key(0), (4, 8))
 DY = jax.random.normal(jax.random.key(1), (4, 12))
@@ -22,38 +22,48 @@ def assert_product(found: jax.Array, a: jax.Array, b: jax.Array) -> None:
     assert (np.abs(np.asarray(found) - a64 @ b64) <= bound).all()
 
 
+def kernel_gradient(layer: LinearLayer, kept: jax.Array | CompactActivation) -> jax.Array:
+    dw, db = layer.parameter_gradients(kept, DY, None, has_bias=False)
+    assert db is None
+    return dw
+
+
 def test_without_rules_everything_is_kept_and_the_gradients_are_the_dense_ones():
-    rules = OperandRules(-1)
-    assert rules.keep(X) is X
-    assert rules.prune(DY, None) is DY
-    assert_product(rules.input_gradient(DY, KERNEL, None), DY, KERNEL.T)
-    assert_product(rules.kernel_gradient(X, DY), X.T, DY)
+    layer = LinearLayer(-1)
+    assert layer.keep(X) is X
+    assert_product(layer.input_gradient(DY, KERNEL, None, None), DY, KERNEL.T)
+    assert_product(kernel_gradient(layer, X), X.T, DY)
+    dw, db = layer.parameter_gradients(X, DY, None, has_bias=True)
+    assert_product(dw, X.T, DY)
+    assert db is not None
+    np.testing.assert_allclose(db, DY.sum(axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_of_a_pruned_activation_only_the_kept_blocks_reach_the_gradient():
-    rules = OperandRules(-1, activation=ActivationPruning((2, 2), 0.5))
-    kept = rules.keep(X.at[:2].set(0.0))
+    layer = LinearLayer(-1, activation=ActivationPruning((2, 2), 0.5))
+    kept = layer.keep(X.at[:2].set(0.0))
     assert isinstance(kept, CompactActivation)
-    assert_product(rules.kernel_gradient(kept, DY), X[2:].T, DY[2:])
+    assert_product(kernel_gradient(layer, kept), X[2:].T, DY[2:])
 
 
 def test_a_rule_that_drops_nothing_keeps_the_activation_itself():
-    assert OperandRules(-1, activation=ActivationPruning((2, 2), 0.0)).keep(X) is X
+    assert LinearLayer(-1, activation=ActivationPruning((2, 2), 0.0)).keep(X) is X
 
 
 def test_the_gradient_of_x_uses_two_of_four_outputs():
-    rules = OperandRules(-1, gradient=GradientPruning(2, 4, "magnitude"))
-    pruned = rules.prune(DY, None)
-    assert (jnp.count_nonzero(pruned.reshape(4, 3, 4), axis=-1) == 2).all()
-    assert_product(rules.input_gradient(DY, KERNEL, None), pruned, KERNEL.T)
+    layer = LinearLayer(-1, gradient=GradientPruning(2, 4, "magnitude"))
+    groups = np.asarray(DY).reshape(4, 3, 4)
+    third = np.sort(np.abs(groups), axis=-1)[..., 2:3]
+    pruned = jnp.asarray(np.where(np.abs(groups) >= third, groups, 0).reshape(4, 12))
+    assert_product(layer.input_gradient(DY, KERNEL, None, None), pruned, KERNEL.T)
 
 
 def test_an_engine_is_chosen_only_where_there_is_a_rule():
-    assert operand_rules(-1, None, None, "mosaic", (8, 12), "float32") == OperandRules(-1)
     gradient = GradientPruning(2, 4, "magnitude")
+    assert_product(sparse_linear(X, KERNEL, engine="mosaic"), X, KERNEL)
     with pytest.raises(InputError, match="mosaic"):
-        operand_rules(-1, None, gradient, "mosaic", (8, 12), "float32")
-    assert operand_rules(-1, None, gradient, "reference", (8, 12), "float32").gradient == gradient
+        sparse_linear(X, KERNEL, gradient=gradient, engine="mosaic")
+    assert_product(sparse_linear(X, KERNEL, gradient=gradient, engine="reference"), X, KERNEL)
 
 
 def test_the_engine_that_is_asked_for_applies_the_rules(monkeypatch):

@@ -1,0 +1,92 @@
+"""A layer and its gradients: what of its operands survives to the backward pass."""
+
+import abc
+import functools
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+from sparsemlp.masked_kernel import MaskedKernel
+from sparsemlp.varying import varying_alike
+
+
+class Layer(abc.ABC):
+    """What is static about a layer, hashable, and its three products."""
+
+    @abc.abstractmethod
+    def keep(self, x: Array) -> Any:
+        """What the backward pass is given of x."""
+
+    @abc.abstractmethod
+    def product(
+        self, x: Array, kernel: Array, bias: Array | None, masked: MaskedKernel | None
+    ) -> Array:
+        """The output Y."""
+
+    @abc.abstractmethod
+    def input_gradient(
+        self, dy: Array, kernel: Array, masked: MaskedKernel | None, rng: Array | None
+    ) -> Array:
+        """The gradient dX, of dY as the layer's rule prunes it."""
+
+    @abc.abstractmethod
+    def parameter_gradients(
+        self, kept: Any, dy: Array, masked: MaskedKernel | None, *, has_bias: bool
+    ) -> tuple[Array, Array | None]:
+        """The gradients dW and, if there is a bias, db, from what was kept of x."""
+
+
+def differentiable(
+    layer: Layer,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    masked: MaskedKernel | None,
+    rng: Array | None,
+) -> Array:
+    """The output of a layer whose gradients are the layer's own.
+
+    Args:
+      layer: what is static about it.
+      x: its input.
+      kernel: its weights.
+      bias: `[out]`, or None.
+      masked: the kept blocks of the kernel, and who multiplies them; None: it is whole.
+      rng: key of a gradient rule that draws at random.
+    """
+    return _call(layer, *varying_alike((x, kernel, bias, masked)), rng)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _call(
+    layer: Layer,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    masked: MaskedKernel | None,
+    rng: Array | None,
+) -> Array:
+    del rng
+    return layer.product(x, kernel, bias, masked)
+
+
+def _forward(
+    layer: Layer,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    masked: MaskedKernel | None,
+    rng: Array | None,
+) -> tuple[Array, tuple]:
+    return layer.product(x, kernel, bias, masked), (layer.keep(x), kernel, bias, masked, rng)
+
+
+def _backward(layer: Layer, residuals: tuple, dy: Array) -> tuple:
+    kept, kernel, bias, masked, rng = residuals
+    dx = layer.input_gradient(dy, kernel, masked, rng)
+    dw, db = layer.parameter_gradients(kept, dy, masked, has_bias=bias is not None)
+    return dx, dw, db, None, None
+
+
+_call.defvjp(_forward, _backward)
