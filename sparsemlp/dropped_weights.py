@@ -25,7 +25,7 @@ def decay_dropped(
     found = flatten_masks(masks)
 
     def decay(path: Any, gradient: Array, weight: Array) -> Array:
-        mask = found.get("/".join(path_of(path)))
+        mask = found.get(path_of(path))
         if mask is None:
             return gradient
         dropped = ~mask.dense().reshape(weight.shape)
@@ -56,7 +56,7 @@ def reset_returned(
     found = flatten_masks(masks)
 
     def stays(path: Any, weight: Array) -> Array:
-        name = "/".join(path_of(path))
+        name = path_of(path)
         if name not in found:
             return jnp.bool_(True)
         mask = found[name]

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Float32
 
 from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
-from sparsemlp.module_plan import frozen_plan
-from sparsemlp.plan import Plan, layer_rules
+from sparsemlp.module_plan import frozen_plan, gradient_key, rules_of
+from sparsemlp.plan import Plan
 from sparsemlp.windows import Padding
 
 
@@ -92,8 +92,8 @@ class SparseConv(nn.Module):
         mask = self.get_variable("masks", "kernel")
         given = 1 if self.strides is None else self.strides
         strides = given if isinstance(given, Sequence) else (given, given)
-        rules = layer_rules(self.plan, (*self.path, "kernel"))
-        rng = self.make_rng("gradient") if rules.draws and self.has_rng("gradient") else None
+        rules = rules_of(self, self.plan)
+        rng = gradient_key(self, rules)
 
         def convolve(x: Array) -> Array:
             x, own_kernel, own_bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
@@ -104,7 +104,7 @@ class SparseConv(nn.Module):
                 strides=strides,
                 padding=self.padding,
                 mask=mask,
-                backward="masked" if rules.masking is None else rules.masking.backward,
+                backward=rules.backward,
                 activation=rules.activation,
                 gradient=rules.gradient,
                 engine=self.engine,

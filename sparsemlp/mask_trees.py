@@ -165,4 +165,4 @@ def mask_tree(masks: Mapping[str, Mask]) -> Masks:
 def flatten_masks(masks: Masks) -> dict[str, Any]:
     """The masks by parameter path, as `block_0/XPatch/kernel`, in the order of the tree."""
     leaves = jax.tree.leaves_with_path(masks, is_leaf=lambda node: isinstance(node, Mask))
-    return {"/".join(path_of(path)): mask for path, mask in leaves}
+    return {path_of(path): mask for path, mask in leaves}

@@ -1,4 +1,4 @@
-"""The plan and the masks that a Flax module is given."""
+"""The plan, the rules and the masks that a Flax module is given."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import flax.linen as nn
 import jax
 from flax import traverse_util
 from flax.core import FrozenDict
+from jaxtyping import Array
 
 from sparsemlp.errors import InputError
 from sparsemlp.masks import Mask
-from sparsemlp.plan import Plan, as_plan
+from sparsemlp.plan import LayerRules, Plan, as_plan, layer_rules
 from sparsemlp.planned_kernels import check_plan
 
 
@@ -20,6 +21,20 @@ def frozen_plan(plan: Any) -> FrozenDict[str, Any]:
       InputError: as `as_plan`.
     """
     return FrozenDict(as_plan(plan))
+
+
+def rules_of(module: nn.Module, plan: Plan) -> LayerRules:
+    """The rules that a plan has for the kernel of a layer.
+
+    Raises:
+      InputError: as `layer_rules`.
+    """
+    return layer_rules(plan, "/".join((*module.path, "kernel")))
+
+
+def gradient_key(module: nn.Module, rules: LayerRules) -> Array | None:
+    """A key of the random stream `gradient`, if the rules draw and the stream is there."""
+    return module.make_rng("gradient") if rules.draws and module.has_rng("gradient") else None
 
 
 def check_own(model: nn.Module, plan: Plan) -> None:

@@ -14,8 +14,8 @@ from sparsemlp.errors import InputError
 from sparsemlp.layer import Linear
 from sparsemlp.linear import check_axis
 from sparsemlp.masks import check_mask
-from sparsemlp.module_plan import frozen_plan
-from sparsemlp.plan import Plan, layer_rules
+from sparsemlp.module_plan import frozen_plan, gradient_key, rules_of
+from sparsemlp.plan import Plan
 from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import draw_part
 
@@ -84,15 +84,15 @@ class SparseDense(nn.Module):
         dtype = canonicalize_dtype(jnp.zeros((), dtype), kernel, bias, dtype=self.dtype)
         mask = self.get_variable("masks", "kernel")
         check_mask(mask)
-        rules = layer_rules(self.plan, (*self.path, "kernel"))
+        rules = rules_of(self, self.plan)
         return Linear(
             kernel.astype(dtype),
             None if bias is None else bias.astype(dtype),
             mask,
-            "masked" if rules.masking is None else rules.masking.backward,
+            rules.backward,
             rules.activation,
             rules.gradient,
-            self.make_rng("gradient") if rules.draws and self.has_rng("gradient") else None,
+            gradient_key(self, rules),
         )
 
 

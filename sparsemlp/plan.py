@@ -10,13 +10,14 @@ of a plan means nothing.
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 from sparsemlp.errors import InputError
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,
+    Backward,
     BlockMasking,
     GradientPruning,
     Rule,
@@ -54,31 +55,30 @@ def all_rules(plan: Plan) -> list[Rule]:
     return [rule for rules in several for rule in rules]
 
 
-def matches(pattern: str, joined: str) -> bool:
+def matches(pattern: str, path: str) -> bool:
     """Whether a pattern of a plan is for a parameter: a glob, or its path, brackets and all.
 
     Args:
       pattern: as `*/XPatch/kernel`.
-      joined: the keys that lead to the parameter, with slashes between them.
+      path: of the parameter, the keys that lead to it with slashes between them.
     """
-    return pattern == joined or fnmatch.fnmatchcase(joined, pattern)
+    return pattern == path or fnmatch.fnmatchcase(path, pattern)
 
 
-def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
+def rules_for(plan: Plan, path: str) -> dict[type, Rule]:
     """The rules of one parameter, by kind.
 
     Args:
       plan: the plan.
-      path: the keys that lead to the parameter.
+      path: of the parameter, the keys that lead to it with slashes between them.
 
     Raises:
       InputError: two equally specific patterns give the parameter different rules of one kind, or
         what a pattern has is no rule.
     """
-    joined = "/".join(path)
     candidates: dict[type, list[tuple[str, Rule]]] = {}
     for pattern, rules in plan.items():
-        if matches(pattern, joined):
+        if matches(pattern, path):
             for rule in as_tuple(rules):
                 if not isinstance(rule, Rule):
                     raise InputError(
@@ -86,7 +86,7 @@ def rules_for(plan: Plan, path: Sequence[str]) -> dict[type, Rule]:
                         "as BlockMasking, or a tuple of rules"
                     )
                 candidates.setdefault(type(rule), []).append((pattern, rule))
-    return {kind: _most_specific(joined, found) for kind, found in candidates.items()}
+    return {kind: _most_specific(path, found) for kind, found in candidates.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +98,17 @@ class LayerRules:
     gradient: GradientPruning | None
 
     @property
+    def backward(self) -> Backward:
+        """What the two products of the backward pass use of the mask."""
+        return "masked" if self.masking is None else self.masking.backward
+
+    @property
     def draws(self) -> bool:
         """Whether the backward pass draws at random."""
         return self.gradient is not None and self.gradient.method == "random"
 
 
-def layer_rules(plan: Plan, path: Sequence[str]) -> LayerRules:
+def layer_rules(plan: Plan, path: str) -> LayerRules:
     """The rules of one kernel, by the operand that they concern.
 
     Raises:
@@ -113,7 +118,7 @@ def layer_rules(plan: Plan, path: Sequence[str]) -> LayerRules:
     pruning, pooling = rules.get(ActivationPruning), rules.get(ActivationPooling)
     if pruning is not None and pooling is not None:
         raise InputError(
-            f"the plan gives {'/'.join(path)} both {pruning} and {pooling}: an activation is kept "
+            f"the plan gives {path} both {pruning} and {pooling}: an activation is kept "
             "in one way, remove one"
         )
     return LayerRules(
@@ -144,7 +149,7 @@ def _specificity(pattern: str, path: str) -> tuple[bool, int]:
     return pattern == path, len(_WILDCARDS.sub("", pattern))
 
 
-def masking_for(plan: Plan, path: Sequence[str]) -> BlockMasking | None:
+def masking_for(plan: Plan, path: str) -> BlockMasking | None:
     """The masking rule of one parameter, or None where it is dense."""
     rule = rules_for(plan, path).get(BlockMasking)
     return rule if isinstance(rule, BlockMasking) and rule.ratio > 0 else None

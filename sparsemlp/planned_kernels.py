@@ -80,25 +80,24 @@ def masked_kernels(
     unmatched = set(plan)
     for entries, leaf in jax.tree.leaves_with_path(params):
         path = path_of(entries)
-        joined = "/".join(path)
-        matching = {pattern for pattern in plan if matches(pattern, joined)}
+        matching = {pattern for pattern in plan if matches(pattern, path)}
         unmatched -= matching
-        if matching and not _is_kernel(path[-1], leaf):
+        if matching and not _is_kernel(path, leaf):
             way_out = "end the pattern in /kernel"
-            if joined.endswith("kernel"):
+            if path.endswith("kernel"):
                 way_out = "of stacked layers select masks one by one, with jax.vmap"
             raise InputError(
-                f"plan pattern {min(matching)!r} matches {joined} of shape {leaf.shape}: rules "
+                f"plan pattern {min(matching)!r} matches {path} of shape {leaf.shape}: rules "
                 f"apply to kernels [in, out] and [down, across, in, out], {way_out}"
             )
         rule = masking_for(plan, path)
         if rule is not None:
-            yield joined, leaf, rule
+            yield path, leaf, rule
     if unmatched:
         known = ", ".join(
-            "/".join(path_of(entries))
+            path_of(entries)
             for entries, leaf in jax.tree.leaves_with_path(params)
-            if _is_kernel(path_of(entries)[-1], leaf)
+            if _is_kernel(path_of(entries), leaf)
         )
         raise InputError(
             f"plan pattern {min(unmatched)!r} matches no parameter: the kernels are {known}"
@@ -111,12 +110,12 @@ def named_for_masking(params: Mapping[str, Any], plan: Plan) -> dict[str, tuple[
     for entries, leaf in jax.tree.leaves_with_path(params):
         path = path_of(entries)
         if BlockMasking in rules_for(plan, path):
-            found["/".join(path)] = matrix_shape(leaf.shape)
+            found[path] = matrix_shape(leaf.shape)
     return found
 
 
-def path_of(entries: Sequence[Any]) -> list[str]:
-    """The names on the way to a parameter, of a path as `jax.tree.leaves_with_path` gives it.
+def path_of(entries: Sequence[Any]) -> str:
+    """A parameter's path, `block_0/XPatch/kernel`, from what `jax.tree.leaves_with_path` gives.
 
     Raises:
       InputError: the parameter is in a box, as `nn.with_partitioning` makes them, or in a list.
@@ -132,12 +131,12 @@ def path_of(entries: Sequence[Any]) -> list[str]:
         raise InputError(
             f"{where} is in a box: give the parameters without them, as flax.linen.meta.unbox does"
         )
-    return [str(name) for name in names]
+    return "/".join(map(str, names))
 
 
-def _is_kernel(name: str, leaf: Any) -> bool:
+def _is_kernel(path: str, leaf: Any) -> bool:
     """Whether a parameter is that of a linear layer or of a convolution."""
-    return len(leaf.shape) in (2, 4) and name not in _NO_KERNELS
+    return len(leaf.shape) in (2, 4) and path.split("/")[-1] not in _NO_KERNELS
 
 
 def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:

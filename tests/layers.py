@@ -18,7 +18,7 @@ FOLDERS = (
 """A folder of sparsemlp may import those before it; the first is the method itself."""
 
 LAYERS = (
-    ("errors", "image_mixing"),
+    ("errors", "cores", "image_mixing"),
     ("exit_codes",),
     ("paths",),
     ("options",),
@@ -122,7 +122,7 @@ LAYERS = (
 """A module may import those of the layers before its own; all of `data` and of `figures` is one."""
 
 LEAVES = {
-    "data": {"errors", "paths"},
+    "data": {"cores", "errors", "paths"},
     "augment": {"errors", "image_mixing"},
     "losses": {"errors"},
     "metrics": {"errors"},

@@ -53,7 +53,7 @@ def test_every_kernel_gets_its_own_ratio_and_keeps_its_other_rules():
     shared = share_out(params, plan, "erk")
     found = erk_densities(RESMLP, 1 - 0.8)
     for name in RESMLP:
-        rules = layer_rules(shared, (name, "kernel"))
+        rules = layer_rules(shared, f"{name}/kernel")
         assert rules.masking is not None
         assert rules.masking.ratio == pytest.approx(1 - found[name])
         assert rules.gradient == gradient
@@ -64,7 +64,7 @@ def test_every_kernel_gets_its_own_ratio_and_keeps_its_other_rules():
 def test_a_whole_layer_counts_in_the_density_of_the_run():
     params = shapes({"tiny": (4, 4), "large": (400, 400)})
     shared = share_out(params, {"*/kernel": BlockMasking((4, 4), 0.8)}, "erk")
-    assert masking_for(shared, ("tiny", "kernel")) is None
+    assert masking_for(shared, "tiny/kernel") is None
     kept = (
         16
         + math.ceil(
@@ -85,7 +85,7 @@ def test_uniform_leaves_the_plan_as_it_is():
 def test_a_rule_for_exactly_one_kernel_is_replaced():
     plan = {"token/kernel": (BlockMasking((4, 4), 0.5), GradientPruning(2, 4))}
     shared = share_out(shapes(RESMLP), plan, "erk")
-    assert layer_rules(shared, ("token", "kernel")).gradient == GradientPruning(2, 4)
+    assert layer_rules(shared, "token/kernel").gradient == GradientPruning(2, 4)
 
 
 def test_several_ratios_and_unknown_budgets_are_refused(unchecked):

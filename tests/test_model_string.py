@@ -16,9 +16,9 @@ from sparsemlp.errors import InputError
 from sparsemlp.model_string import LAYER_PATTERNS
 from sparsemlp.plan import masking_for, rules_for
 
-XPATCH = ("block_3", "XPatch", "kernel")
-XCHANNEL1 = ("block_3", "XChannel1", "kernel")
-XCHANNEL2 = ("block_3", "XChannel2", "kernel")
+XPATCH = "block_3/XPatch/kernel"
+XCHANNEL1 = "block_3/XChannel1/kernel"
+XCHANNEL2 = "block_3/XChannel2/kernel"
 
 
 def test_the_examples_of_the_thesis_parse():
@@ -28,7 +28,7 @@ def test_the_examples_of_the_thesis_parse():
     assert masking_for(plan, XCHANNEL1) == BlockMasking((1, 1), 0.3)
     assert masking_for(plan, XCHANNEL2) == BlockMasking((1, 1), 0.3)
     for other in ("embed", "head", "norm"):
-        assert rules_for(plan, (other, "kernel")) == {}
+        assert rules_for(plan, f"{other}/kernel") == {}
 
 
 def test_the_block_is_written_rows_first():

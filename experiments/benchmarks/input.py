@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import os
 import statistics
 import tempfile
 import time
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.timing import describe_machine, quartiles
 from sparsemlp import InputError, parse_block
+from sparsemlp.cores import usable_cores
 from sparsemlp.data.imagenet import training_pipeline
 from sparsemlp.data.imagenet.batch_plan import BatchPlan
 from sparsemlp.data.imagenet.folder import FolderSource, find_images
@@ -74,7 +74,6 @@ def measure_input(options: Annotated[Input, tyro.conf.arg(name="")]) -> None:
         raise InputError(f"--workers={min(options.workers)} must be at least 1")
     width, height = parse_block(options.size, "--size", "WxH", "width and height in pixels")
     require_grain()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with tempfile.TemporaryDirectory(prefix="sparsemlp-input-") as folder:
         quality, n_bytes = write_images(Path(folder), width, height, options)
         source = find_images(Path(folder))
@@ -82,7 +81,7 @@ def measure_input(options: Annotated[Input, tyro.conf.arg(name="")]) -> None:
             "training, one process": in_this_process(source, options, seed=0),
             "validation, one process": in_this_process(source, options, seed=None),
         }
-        for n_workers in options.workers or (cores or 1,):
+        for n_workers in options.workers or (usable_cores(),):
             found[f"training, {n_workers} workers"] = through_workers(source, options, n_workers)
     table = Table(
         title=f"{options.images} JPEG images of {options.size}, quality {quality}, "

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sparsemlp.cores import usable_cores
+
 _MOST_KEPT = 1 / 32
 """Share of the memory of a device that an idle process may keep."""
 _TOLD, _DONE, _LAST = "told", "done", "last"
@@ -120,8 +122,8 @@ def run_in_workers(
 
 
 def usual_workers() -> int:
-    """How many processes there are if nobody says: half as many as cores, at most 8."""
-    return max(1, min(8, (os.cpu_count() or 1) // 2))
+    """How many processes there are if nobody says: one for two usable cores, at most 8."""
+    return max(1, min(8, usable_cores() // 2))
 
 
 def cached_in(folder: Path) -> dict[str, str]:

@@ -53,7 +53,7 @@ def build_program(settings: Settings, dataset: LabelledImages) -> Program:
             f"--batch-size={settings.batch_size} is larger than the {n_images} training images "
             f"of {dataset.source}{left}: choose at most {n_images}"
         )
-    steps_per_epoch = math.ceil(n_images / settings.batch_size)
+    steps_per_epoch = settings.steps_per_epoch(n_images)
     if settings.epochs * steps_per_epoch > _MOST_STEPS:
         raise InputError(
             f"--epochs={settings.epochs} of {steps_per_epoch} steps are more steps than can be "

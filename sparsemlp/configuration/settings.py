@@ -4,6 +4,7 @@ A stored run keeps these values, so that it can be repeated even if a default ch
 """
 
 import dataclasses
+import math
 from typing import Any
 
 from sparsemlp.blocks import format_block, parse_block
@@ -74,6 +75,10 @@ class Settings(Config):
     cutmix: float = dataclasses.field()
     flip_test: bool = dataclasses.field()
     hold_out: float = dataclasses.field()
+
+    def steps_per_epoch(self, n_images: int) -> int:
+        """Steps in an epoch of so many training images, the partial last batch included."""
+        return math.ceil(n_images / self.batch_size)
 
 
 _FOR_DIGITS: dict[str, Any] = {"flip": 0.0, "flip_test": False, "cutmix": 0.0}

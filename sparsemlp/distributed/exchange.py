@@ -32,9 +32,8 @@ def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_n
     found = flatten_masks(masks)
     sent, rebuild = {}, {}
     for entries, gradient in jax.tree.leaves_with_path(gradients):
-        path = path_of(entries)
-        name = "/".join(path)
-        rule = masking_for(plan, path)
+        name = path_of(entries)
+        rule = masking_for(plan, name)
         if name in found and rule is not None and rule.backward == "masked":
             rebuild[name] = mask = found[name]
             matrix = gradient.reshape(mask.kernel_shape)
@@ -44,7 +43,7 @@ def sum_gradients(gradients: Mapping[str, Any], masks: Masks, plan: Plan, axis_n
     received = jax.lax.psum(sent, axis_name)
 
     def whole(entries: Any, gradient: Array) -> Array:
-        name = "/".join(path_of(entries))
+        name = path_of(entries)
         if name not in rebuild:
             return received[name]
         mask = rebuild[name]

@@ -120,7 +120,7 @@ def _backward(program: Program) -> Backward | None:
 
 
 def _n_kept(program: Program, path: str, n_blocks: int) -> int:
-    rule = masking_for(program.model.plan, path.split("/"))
+    rule = masking_for(program.model.plan, path)
     return n_blocks if rule is None else n_kept_blocks(n_blocks, rule.ratio)
 
 

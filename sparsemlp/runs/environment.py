@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.metadata
-import os
 import platform
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import jax
 
+from sparsemlp.cores import usable_cores
 from sparsemlp.files import Record
 
 _PACKAGES = ("sparsemlp", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -27,7 +27,7 @@ def describe_environment() -> Record:
         | {name: _version(name) for name in _PACKAGES},
         "platform": platform.platform(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "cores": usable_cores(),
         "backend": jax.default_backend(),
         "device": devices[0].device_kind,
         "devices": len(devices),

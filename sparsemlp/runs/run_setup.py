@@ -1,7 +1,6 @@
 """What one run trains: its settings, applied to its data set."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -51,7 +50,7 @@ class RunSetup:
     @property
     def steps_per_epoch(self) -> int:
         """Steps in an epoch, the partial last batch included."""
-        return math.ceil(self.training.n_train / self.settings.batch_size)
+        return self.settings.steps_per_epoch(self.training.n_train)
 
     @property
     def total_steps(self) -> int:

@@ -72,7 +72,7 @@ def masking_of(settings: Settings) -> Masking:
 
 def masking_by_kind(plan: Plan, block: str = "block_0") -> Masking:
     """Block and ratio of each masked layer kind in one block of a ResMLP."""
-    rules = {kind: masking_for(plan, (block, kind, "kernel")) for kind in KINDS}
+    rules = {kind: masking_for(plan, f"{block}/{kind}/kernel") for kind in KINDS}
     return {kind: (rule.block, rule.ratio) for kind, rule in rules.items() if rule is not None}
 
 

@@ -160,7 +160,7 @@ class StudyRun:
         n_images = self.images_per_epoch
         if n_images is None or self.settings is None:
             return None
-        return math.ceil(n_images / self.settings.batch_size)
+        return self.settings.steps_per_epoch(n_images)
 
     @property
     def images_per_epoch(self) -> int | None:

@@ -1,7 +1,6 @@
 """Batches of a large image set, loaded ahead of the steps that need them."""
 
 import collections
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, UInt8
 
+from sparsemlp.cores import usable_cores
 from sparsemlp.data.imagenet.batch_plan import BatchPlan
 from sparsemlp.data.imagenet.loading import ImageSource, Loader
 from sparsemlp.data.imagenet.unreadable import LARGEST_SHARE, Unreadable, UnreadableCount
@@ -78,7 +78,7 @@ class Pipeline:
         n_unreadable: int = 0,
     ) -> None:
         if n_workers is None:
-            n_workers = _usable_cores()
+            n_workers = usable_cores()
         _check(plan, source, image_size, epoch, step, n_workers)
         require_grain()
         self.plan = plan
@@ -221,9 +221,3 @@ def _check(
         )
     if n_workers < 0:
         raise InputError(f"n_workers={n_workers} must be at least 0")
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

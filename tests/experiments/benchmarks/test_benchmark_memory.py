@@ -53,7 +53,7 @@ def test_a_block_that_does_not_divide_the_tokens_is_for_the_channels_alone():
     def pruned(name):
         plan = variants(Memory(model=name))["activations 8x8 at 0.8"].plan
         kernels = ("XPatch", "XChannel1")
-        return [ActivationPruning in rules_for(plan, ("block_0", k, "kernel")) for k in kernels]
+        return [ActivationPruning in rules_for(plan, f"block_0/{k}/kernel") for k in kernels]
 
     assert pruned("resmlp_cifar10") == [True, True]
     assert pruned("resmlp_s24") == [False, True]
