@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Float32
 
 from sparsemlp.convolution import sparse_conv
 from sparsemlp.errors import InputError
-from sparsemlp.module_plan import frozen_plan, gradient_key, rules_of
+from sparsemlp.module_plan import frozen_plan, gradient_key, mask_of, rules_of
 from sparsemlp.plan import Plan
 from sparsemlp.windows import Padding
 
@@ -89,7 +89,7 @@ class SparseConv(nn.Module):
             if self.use_bias
             else None
         )
-        mask = self.get_variable("masks", "kernel")
+        mask = mask_of(self)
         given = 1 if self.strides is None else self.strides
         strides = given if isinstance(given, Sequence) else (given, given)
         rules = rules_of(self, self.plan)

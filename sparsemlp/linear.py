@@ -57,6 +57,10 @@ def sparse_linear(
     It is differentiated once and in reverse. Second derivatives of layers with a mask or a rule
     need the engine `reference`; there is no forward mode (`jax.jvp`).
 
+    Give samples as leading axes of x: under `jax.vmap` over x each has a dW of its own, and these
+    are added up. Of engines other than `reference` XLA partitions nothing: where x is sharded over
+    automatic axes of a mesh every device computes all of it, unless `jax.shard_map` is around.
+
     Args:
       x: `[..., in]`, or `[..., in, channels]` with `axis = -2`.
       kernel: `[in, out]`. x, kernel and bias are brought to their common dtype; products sum in

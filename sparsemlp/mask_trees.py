@@ -137,6 +137,12 @@ def check_masks(masks: Masks, params: Mapping[str, Any], plan: Plan) -> None:
         one of other blocks or of another number of them, or a mask is of no such kernel.
     """
     found, wanted = flatten_masks(masks), mask_shapes(params, plan)
+    for path in wanted:
+        node: Any = masks
+        for name in path.split("/"):
+            node = node.get(name) if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping):
+            check_mask(node)  # restored without a target, which is why there is none
     if unknown := sorted(found.keys() - wanted.keys()):
         known = ", ".join(wanted) or "none"
         raise InputError(

@@ -226,9 +226,10 @@ def check_mask(mask: object) -> None:
         return
     if isinstance(mask, Mapping):
         raise InputError(
-            f"a mask is a mapping of {', '.join(map(str, mask)) or 'nothing'} here: from a state "
-            "dict or a checkpoint restore masks into others, as flax.serialization.from_state_dict "
-            "does, or select them anew"
+            f"a mask is a mapping of {', '.join(map(str, mask)) or 'nothing'} here: restore masks "
+            "into those that select_masks makes, from a state dict with "
+            "flax.serialization.from_state_dict(masks, state), from a checkpoint of Orbax with "
+            "checkpointer.restore(path, masks), or select them anew"
         )
     if not isinstance(mask, BlockMask | GridMask):
         raise InputError(

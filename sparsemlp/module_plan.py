@@ -9,7 +9,7 @@ from flax.core import FrozenDict
 from jaxtyping import Array
 
 from sparsemlp.errors import InputError
-from sparsemlp.masks import Mask
+from sparsemlp.masks import Mask, check_mask
 from sparsemlp.plan import LayerRules, Plan, as_plan, layer_rules
 from sparsemlp.planned_kernels import check_plan
 
@@ -30,6 +30,23 @@ def rules_of(module: nn.Module, plan: Plan) -> LayerRules:
       InputError: as `layer_rules`.
     """
     return layer_rules(plan, "/".join((*module.path, "kernel")))
+
+
+def mask_of(module: nn.Module) -> Mask | None:
+    """The mask of the kernel of a layer: its variable `kernel` in the collection `masks`.
+
+    Raises:
+      InputError: as `check_mask`, or the layer is given a mask in the place of `{"kernel": mask}`.
+    """
+    try:
+        mask = module.get_variable("masks", "kernel")
+    except TypeError as error:
+        raise InputError(
+            f"the collection masks has no mapping for layer {'/'.join(module.path)}: a mask lies "
+            "where its kernel does in the parameters, {..., 'kernel': mask}, as select_masks has it"
+        ) from error
+    check_mask(mask)
+    return mask
 
 
 def gradient_key(module: nn.Module, rules: LayerRules) -> Array | None:

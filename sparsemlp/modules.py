@@ -13,8 +13,7 @@ from jaxtyping import Array, Float
 from sparsemlp.errors import InputError
 from sparsemlp.layer import Linear
 from sparsemlp.linear import check_axis
-from sparsemlp.masks import check_mask
-from sparsemlp.module_plan import frozen_plan, gradient_key, rules_of
+from sparsemlp.module_plan import frozen_plan, gradient_key, mask_of, rules_of
 from sparsemlp.plan import Plan
 from sparsemlp.spread import scaled, spread
 from sparsemlp.varying import draw_part
@@ -63,6 +62,8 @@ class SparseDense(nn.Module):
         """Maps `[..., in]` to `[..., features]`, or `[..., in, c]` to `[..., features, c]`."""
         x = jnp.asarray(x)
         check_axis(self.axis)
+        if x.ndim < -self.axis:
+            raise InputError(f"x of shape {x.shape} has no axis {self.axis} to contract")
         layer = self.weights(x.shape[self.axis], x.dtype)
         return layer(x.astype(layer.kernel.dtype), axis=self.axis, engine=self.engine)
 
@@ -82,13 +83,11 @@ class SparseDense(nn.Module):
             else None
         )
         dtype = canonicalize_dtype(jnp.zeros((), dtype), kernel, bias, dtype=self.dtype)
-        mask = self.get_variable("masks", "kernel")
-        check_mask(mask)
         rules = rules_of(self, self.plan)
         return Linear(
             kernel.astype(dtype),
             None if bias is None else bias.astype(dtype),
-            mask,
+            mask_of(self),
             rules.backward,
             rules.activation,
             rules.gradient,

@@ -73,8 +73,8 @@ def refuse_explicit_axes(*operands: Array) -> None:
         if axes:
             raise InputError(
                 f"an operand is sharded over the explicit axes {axes} of a mesh, which is not "
-                "supported: make the mesh with axis_types=(jax.sharding.AxisType.Auto,) for each "
-                "axis, or call the model inside jax.shard_map"
+                "supported: call the model inside jax.shard_map, or, with engine='reference', make "
+                "the mesh with axis_types=(jax.sharding.AxisType.Auto,) for each axis"
             )
 
 

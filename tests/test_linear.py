@@ -134,7 +134,7 @@ def test_a_full_mask_and_no_mask_are_the_dense_product_bit_for_bit(axis, backwar
 
 
 def test_a_full_mask_asks_no_engine(monkeypatch):
-    def refuse(*arguments: Any) -> None:
+    def refuse(*arguments: Any, n_rows: int) -> None:
         raise AssertionError("an engine was asked")
 
     monkeypatch.setattr("sparsemlp.linear.choose_engine", refuse)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_planned_kernels
+from flax import traverse_util
 from test_plan import LARGE, OTHER, SMALL
 
 from pallas_kernels.lists import ids_of
@@ -172,6 +173,16 @@ def test_masks_of_every_masked_kernel_and_no_other_are_right(params):
     ):
         with pytest.raises(InputError, match=words):
             check_masks(wrong, params, plan)
+
+
+def test_masks_that_were_restored_as_mappings_are_told(params):
+    plan = {"*/kernel": SMALL}
+    paths = flatten_masks(select_masks(params, plan))
+    restored = traverse_util.unflatten_dict(
+        {f"{path}/kept": mask.kept for path, mask in paths.items()}, sep="/"
+    )
+    with pytest.raises(InputError, match="a mask is a mapping of kept here: restore masks into"):
+        check_masks(restored, params, plan)
 
 
 def test_masks_of_an_engine_that_walks_lists_have_them(params):

@@ -18,6 +18,7 @@ from sparsemlp import (
     SparseConv,
     SparseDense,
     flatten_masks,
+    select_blocks,
     select_masks,
 )
 
@@ -98,8 +99,16 @@ def test_masks_restored_as_mappings_are_refused_with_the_way_out():
     params = model.init(jax.random.key(0), x)["params"]
     masks = select_masks(params, model.plan)
     restored: Any = flax.serialization.msgpack_restore(flax.serialization.to_bytes(masks))
-    with pytest.raises(InputError, match=r"a mask is a mapping of .* restore masks into others"):
+    with pytest.raises(InputError, match=r"a mask is a mapping of .* restore masks into those"):
         model.apply({"params": params, "masks": restored}, x)
+
+
+def test_a_mask_in_the_place_of_its_layer_is_refused_with_the_way_out():
+    model, x = nn.Sequential([SparseDense(8)]), jnp.ones((1, 8))
+    params = model.init(jax.random.key(0), x)["params"]
+    mask = select_blocks(jnp.eye(8), (4, 4), 0.5)
+    with pytest.raises(InputError, match="no mapping for layer layers_0: a mask lies where its"):
+        model.apply({"params": params, "masks": {"layers_0": mask}}, x)
 
 
 @pytest.mark.parametrize("plan", [MASKING, [("*/kernel", MASKING)], "dense"], ids=str)

@@ -80,6 +80,12 @@ def test_a_mask_changes_the_output_as_the_masked_kernel_would(axis):
     assert not np.allclose(y, run(layer, {"params": params}, x), atol=ROUNDING)
 
 
+@pytest.mark.parametrize(("axis", "shape"), [(-1, ()), (-2, (4,))])
+def test_an_input_without_the_axis_is_told(axis, shape):
+    with pytest.raises(InputError, match=rf"has no axis {axis} to contract"):
+        SparseDense(2, axis=axis).init(jax.random.key(0), jnp.ones(shape))
+
+
 def test_along_tokens_the_layer_mixes_tokens_and_leaves_channels_apart():
     params, x = dense_params(), normal(2, IN, 3)
     layer = SparseDense(OUT, axis=-2)

@@ -8,6 +8,7 @@ import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint
 import pytest
 
 from sparsemlp import BlockMask, GridMask, select_blocks, sparse_linear
@@ -54,6 +55,19 @@ def test_what_does_not_fit_the_target_is_refused(target, message):
     state = flax.serialization.to_state_dict(MASK)
     with pytest.raises(ValueError, match=message):
         flax.serialization.from_state_dict(target, state)
+
+
+def test_a_checkpoint_of_orbax_with_a_state_dict_says_the_blocks(tmp_path):
+    with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "masks", flax.serialization.to_state_dict({"a": LISTED}))
+        checkpointer.wait_until_finished()
+        state = checkpointer.restore(tmp_path / "masks")
+    found = flax.serialization.from_state_dict(
+        {"a": select_blocks(-KERNEL[::-1], (4, 2), 0.5)}, state
+    )
+    np.testing.assert_array_equal(found["a"].grid(), MASK.grid())
+    with pytest.raises(ValueError, match="block is"):
+        flax.serialization.from_state_dict({"a": select_blocks(KERNEL, (2, 4), 0.5)}, state)
 
 
 def test_nothing_is_restored_from_nothing():
