@@ -9,9 +9,17 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
+from child import run_in_child
 from readme import code_blocks
+
+from sparsemlp import BlockMasking, ResMLP, select_masks
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [(ROOT / name).read_text() for name in ("README.md", "experiments/README.md")]
@@ -26,6 +34,33 @@ def _commands() -> list[str]:
 @pytest.mark.parametrize("example", code_blocks(TEXTS[0], "python"))
 def test_the_examples_run(example: str) -> None:
     exec(compile(example, "README.md", "exec"), {})
+
+
+def run_on_two_devices() -> None:
+    """The gradients of BUILD's example, and who computed them."""
+    plan = {"*/XChannel*/kernel": BlockMasking((32, 32), 0.8)}
+    model = ResMLP(image_size=8, dim=32, depth=1, n_classes=4, plan=plan, engine="reference")
+    images, labels = jax.random.normal(jax.random.key(0), (4, 8, 8, 3)), jnp.arange(4)
+    params = model.init(jax.random.key(1), images)["params"]
+    masks = select_masks(params, plan)
+    names: dict[str, Any] = {"functools": functools, "jax": jax, "optax": optax, "model": model}
+    (example,) = (b for b in code_blocks((ROOT / "BUILD.md").read_text(), "python") if "mesh" in b)
+    exec(compile(example, "BUILD.md", "exec"), names)
+    assert jax.device_count() == 2
+    found = names["loss_and_gradients"](params, masks, images, labels)
+
+    def loss(params: Any) -> Any:
+        logits: Any = model.apply({"params": params, "masks": masks}, images)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    expected = jax.jit(jax.value_and_grad(loss))(params)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found, expected
+    )
+
+
+def test_the_example_of_several_devices_gives_the_gradients_of_one() -> None:
+    run_in_child("test_readme", "run_on_two_devices", n_devices=2)
 
 
 @pytest.mark.slow
