@@ -12,11 +12,14 @@ from sparsemlp.varying import varying_alike
 
 
 class Layer(abc.ABC):
-    """What is static about a layer, hashable, and its three products."""
+    """What is static about a layer, hashable, and its three products.
+
+    Shapes are those of the layer; x, kernel, bias, dY and all results have one dtype.
+    """
 
     @abc.abstractmethod
     def keep(self, x: Array) -> Any:
-        """What the backward pass is given of x."""
+        """What the backward pass is given of x: any pytree."""
 
     @abc.abstractmethod
     def product(
@@ -54,6 +57,12 @@ def differentiable(
       bias: `[out]`, or None.
       masked: the kept blocks of the kernel, and who multiplies them; None: it is whole.
       rng: key of a gradient rule that draws at random.
+
+    Returns:
+      `layer.product` of these operands.
+
+    Raises:
+      InputError: an operand is sharded over explicit axes; or as the layer's own products.
     """
     return _call(layer, *varying_alike((x, kernel, bias, masked)), rng)
 

@@ -29,8 +29,8 @@ _Kernels = Iterable[tuple[str, Any, BlockMasking]]
 def select_masks(params: Mapping[str, Any], plan: Plan | None, engine: str = "auto") -> Masks:
     """Selects the kept blocks of every masked kernel anew, by the weights alone.
 
-    Jittable, with the plan static: one compilation serves all steps. Training here selects by
-    `dynamics.select_dynamic_masks`, which remembers what it is asked to and is this otherwise.
+    Jittable, with the plan static: one compilation serves all steps. The training programs select
+    by `dynamics.select_dynamic_masks`, which selects the same unless it has to remember steps.
 
     Args:
       params: nested mapping of arrays, kernels `[in, out]` or `[down, across, in, out]`.
@@ -133,8 +133,9 @@ def check_masks(masks: Masks, params: Mapping[str, Any], plan: Plan) -> None:
       plan: which parameter gets which rules.
 
     Raises:
-      InputError: as `planned_kernels.check_plan`, or a kernel that the plan masks has no mask, or
-        one of other blocks or of another number of them, or a mask is of no such kernel.
+      InputError: as `planned_kernels.check_plan` and `check_mask`; or a kernel that the plan masks
+        has no mask, or one of other blocks or of another number of them, or a mask is of no such
+        kernel.
     """
     found, wanted = flatten_masks(masks), mask_shapes(params, plan)
     for path in wanted:

@@ -174,7 +174,7 @@ class GridMask(_Blocks):
         return jnp.sum(self.kept, dtype=jnp.int32)
 
     def layer(self, axis: Literal[-1, -2], dtype: str) -> SparseLayer:
-        """As of a `BlockMask`, of which every block may be kept."""
+        """As `BlockMask.layer`; any block may be kept, so its `n_kept` is the number of all."""
         return SparseLayer(self.kernel_shape, self.block, self.n_blocks, axis, dtype)
 
     @property
@@ -225,11 +225,12 @@ def check_mask(mask: object) -> None:
     if mask is None:
         return
     if isinstance(mask, Mapping):
+        way = "flax.serialization.from_state_dict(masks, state)"
+        if "block" not in mask:
+            way = "checkpointer.restore(path, masks), if they have the same blocks,"
         raise InputError(
             f"a mask is a mapping of {', '.join(map(str, mask)) or 'nothing'} here: restore masks "
-            "into those that select_masks makes, from a state dict with "
-            "flax.serialization.from_state_dict(masks, state), from a checkpoint of Orbax with "
-            "checkpointer.restore(path, masks), or select them anew"
+            f"into those that select_masks makes, as {way} does it, or select them anew"
         )
     if not isinstance(mask, BlockMask | GridMask):
         raise InputError(

@@ -1,5 +1,6 @@
 """The plan, the rules and the masks that a Flax module is given."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -38,13 +39,13 @@ def mask_of(module: nn.Module) -> Mask | None:
     Raises:
       InputError: as `check_mask`, or the layer is given a mask in the place of `{"kernel": mask}`.
     """
-    try:
-        mask = module.get_variable("masks", "kernel")
-    except TypeError as error:
+    own: Any = module.variables.get("masks", {})
+    if not isinstance(own, Mapping):
         raise InputError(
             f"the collection masks has no mapping for layer {'/'.join(module.path)}: a mask lies "
             "where its kernel does in the parameters, {..., 'kernel': mask}, as select_masks has it"
-        ) from error
+        )
+    mask = own.get("kernel")
     check_mask(mask)
     return mask
 

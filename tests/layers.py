@@ -114,7 +114,7 @@ LAYERS = (
     ("population_run", "grid_check", "announcement"),
     ("population", "command_line", "grid"),
     ("sweep_runs",),
-    ("sweep_job",),
+    ("sweep_job", "job_forming"),
     ("sweep", "slurm_job"),
     ("slurm",),
     ("__init__",),

@@ -87,6 +87,12 @@ def measure_convolution(options: Annotated[Convolution, tyro.conf.arg(name="")])
     ]
     masks = [_mask(parse_shape(shape), block, ratio, options) for shape, block, ratio in cases]
     for (shape, block, ratio), mask in zip(cases, masks, strict=True):
+        if mask.keeps_all:
+            raise InputError(
+                f"--ratio={ratio:g} drops none of the {mask.n_blocks} blocks {block} of {shape}: "
+                "choose a larger one, or smaller blocks"
+            )
+    for (shape, block, ratio), mask in zip(cases, masks, strict=True):
         found = measure_products(parse_shape(shape), mask, options)
         dense_seconds, own = ([found[f"{by} {n}"] for n in _PRODUCTS] for by in ("dense", "masked"))
         gains = [a / b for a, b in zip(dense_seconds, own, strict=True)]
@@ -110,10 +116,7 @@ def measure_products(
     listed = list_masks({"kernel": mask}, options.engine)["kernel"]
     choose = functools.partial(choose_convolving, n_channels=shape[0], n_rows=n_rows)
     masked = masked_kernel(listed, -1, options.precision, "masked", options.engine, choose)
-    if masked is None:
-        raise InputError(
-            f"no block of {mask.n_blocks} is dropped: choose a larger --ratio, or smaller blocks"
-        )
+    assert masked is not None, "measure_convolution lets no mask through that keeps all"
     matrix, (by_y, by_dx, by_dw), (of_y, of_dx, of_dw) = masked.layer, masked.engines, masked.kept
     phases: dict[str, Any] = {
         "dense y": lambda t: (

@@ -77,8 +77,10 @@ class PopulationRun:
             if step % trainer.steps_per_epoch == 0:
                 reporter.waiting("evaluating")
                 state = self._finish_epoch(reporter, state, epoch, step, phase)
-            self._save(state, step, now=step == total_steps or interruption.signal is not None)
-            if interruption.signal is not None:
+            # Read once: a signal that comes while this saves is obeyed after the next chunk.
+            stopped = interruption.signal is not None
+            self._save(state, step, now=step == total_steps or stopped)
+            if stopped:
                 break
         for index, recorder in self._alive:
             summary = recorder.end(step, trainer.member(state, index))

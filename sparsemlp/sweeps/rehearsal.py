@@ -23,6 +23,7 @@ from sparsemlp.configuration.settings import (
 from sparsemlp.configuration.stream_options import check_left_to_pipeline
 from sparsemlp.data import OUTLINES, ImageDataset, LabelledImages, is_streamed, load_images
 from sparsemlp.data.dataset import evenly_spaced
+from sparsemlp.data.imagenet import hold_out_images
 from sparsemlp.data.load import checked_folder
 from sparsemlp.errors import InputError
 from sparsemlp.paths import is_npz
@@ -73,8 +74,6 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
             f"epochs{frozen}, {reached}/{LEVELS} of it at most: the run would be called one of the "
             "whole ratio; choose a shorter ramp"
         )
-    if isinstance(data, ImageDataset) and settings.hold_out:
-        evenly_spaced(data.n_train, settings.hold_out)
     parameters = _parameters(_without_rules(settings))
     check_plan(parameters, plan)
     share_out(parameters, plan, check_budget(settings.budget))
@@ -139,13 +138,30 @@ def _as_config(settings: Settings) -> Config:
 @functools.lru_cache(maxsize=64)
 def _parameters(settings: Settings) -> Any:
     """Shapes of the parameters of a model."""
-    program = build_program(settings, outline_of(settings))
+    program = build_program(settings, _training_images(settings))
     return jax.eval_shape(lambda: initial_state(program)).params
 
 
 @functools.lru_cache(maxsize=1024)
 def _check_program(settings: Settings) -> None:
-    build_program(settings, outline_of(settings))
+    build_program(settings, _training_images(settings))
+
+
+def _training_images(settings: Settings) -> LabelledImages:
+    """The data set of a configuration without what it holds out, or as many of its images.
+
+    Raises:
+      InputError: there is no such data set, or it cannot be shared out so.
+    """
+    data = outline_of(settings)
+    if not settings.hold_out:
+        return data
+    if not isinstance(data, ImageDataset):
+        return hold_out_images(data, settings.hold_out)[0]
+    n_left = np.count_nonzero(~evenly_spaced(data.n_train, settings.hold_out))
+    return dataclasses.replace(
+        data, train_images=data.train_images[:n_left], train_labels=data.train_labels[:n_left]
+    )
 
 
 @functools.lru_cache(maxsize=8)

@@ -19,12 +19,12 @@ from sparsemlp.files import read_record, write_json
 from sparsemlp.populations.grouping import chooses_population
 from sparsemlp.runs.progress import TalkativeConsole, say
 from sparsemlp.sweeps.grid import Grid
+from sparsemlp.sweeps.job_forming import form_jobs
 from sparsemlp.sweeps.run_names import safe_name
 from sparsemlp.sweeps.slurm_job import SweepJob, submitit
 from sparsemlp.sweeps.slurm_options import ANNOUNCED_SECONDS
 from sparsemlp.sweeps.sweep import begin, load_data, runs_to_train, tell_who_is_alone
 from sparsemlp.sweeps.sweep_folder import Sweep, SweepFolder, SweepRun
-from sparsemlp.sweeps.sweep_job import form_jobs
 
 _LONGEST_ARRAY = 1000
 """Jobs of one array; SLURM's own default allows 1001."""
@@ -72,6 +72,8 @@ def submit_sweep(
         load_data(runs, console)
         jobs = form_jobs(runs, together=_together(grid, population))
         tell_who_is_alone(runs, population, console)
+        for run in runs:
+            folder.run(run.name).failure.unlink(missing_ok=True)  # A job leaves failed runs.
         for start in range(0, len(jobs), _LONGEST_ARRAY):
             submitted |= _submit(package, grid, folder, jobs[start : start + _LONGEST_ARRAY])
             write_json(folder.slurm / "submitted.json", submitted)

@@ -20,8 +20,9 @@ from typing import Any, cast
 from sparsemlp.data import DataSets
 from sparsemlp.errors import InputError
 from sparsemlp.runs.interruption import noted_signals
+from sparsemlp.sweeps.job_forming import epochs_of, name_of
 from sparsemlp.sweeps.sweep_folder import SweepFolder
-from sparsemlp.sweeps.sweep_job import epochs_of, name_of, train_job
+from sparsemlp.sweeps.sweep_job import train_job
 from sparsemlp.sweeps.sweep_progress import SweepReporter
 
 
@@ -60,7 +61,11 @@ class SweepJob:
             SweepReporter(len(runs), 0, epochs_of(runs)) as reporter,
         ):
             reporter.begin(name_of(runs), epochs_of(runs))
-            outcomes = train_job(runs, folder, DataSets(), reporter, interruption)
+            # What failed before this job was submitted has no failure.json any more; what failed
+            # in it stays failed where SLURM starts the job again.
+            outcomes = train_job(
+                runs, folder, DataSets(), reporter, interruption, retry_failed=False
+            )
             ends = {run.name: outcome.end for run, outcome in zip(runs, outcomes, strict=True)}
             for run, outcome in zip(runs, outcomes, strict=True):
                 reporter.end(run.name, outcome.told)

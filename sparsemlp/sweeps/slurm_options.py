@@ -22,7 +22,7 @@ SHORTEST_MINUTES = 5
 """Time limit that leaves a job some minutes between its start and that."""
 
 _KNOWN = re.compile(
-    r"account|begin|chdir|clusters|comment|constraint|cpus-per-gpu|cpus-per-task|deadline"
+    r"account|begin|chdir|comment|constraint|cpus-per-gpu|cpus-per-task|deadline"
     r"|dependency|exclude|exclusive|export|gpu-bind|gpu-freq|gpus|gpus-per-node|gpus-per-task"
     r"|gres|hint|licenses|mail-type|mail-user|mem|mem-per-cpu|mem-per-gpu|nice|nodelist"
     r"|oversubscribe|partition|prefer|priority|qos|reservation|threads-per-core|time|time-min"
@@ -73,7 +73,8 @@ def parse_sbatch(section: Mapping[str, Scalar], problems: Problems) -> SlurmOpti
             elif option == "cpus-per-task":
                 cpus_per_task = _positive(where, text)
             else:
-                more[option] = True if text.lower() == "true" else text
+                alone = ("true", "yes", "on") if option in _ALONE else ("true",)
+                more[option] = text.lower() in alone or text
         except InputError as error:
             problems.add(value.line, str(error))
     return SlurmOptions(minutes, cpus_per_task, more)
@@ -114,6 +115,11 @@ def _check_option(option: str, where: str, text: str | None) -> None:
         raise InputError(
             f"{where} is set by the launcher: leave it out"
             + (" (meta.prefix names the jobs)" if option == "job-name" else "")
+        )
+    if option == "clusters":
+        raise InputError(
+            f"{where} cannot be set here, as the queue would not be looked at there: leave it out "
+            "and export SLURM_CLUSTERS, which sbatch and squeue obey alike"
         )
     if not _KNOWN.fullmatch(option):
         near = difflib.get_close_matches(option, _KNOWN.pattern.split("|"), n=2)

@@ -13,8 +13,9 @@ from sparsemlp.populations.grouping import chooses_population
 from sparsemlp.runs.interruption import deferred_signals
 from sparsemlp.runs.progress import TalkativeConsole, say
 from sparsemlp.sweeps.grid import Grid
+from sparsemlp.sweeps.job_forming import epochs_of, form_jobs, name_of, reasons_apart
 from sparsemlp.sweeps.sweep_folder import State, Sweep, SweepFolder, SweepRun
-from sparsemlp.sweeps.sweep_job import epochs_of, form_jobs, name_of, reasons_apart, train_job
+from sparsemlp.sweeps.sweep_job import train_job
 from sparsemlp.sweeps.sweep_progress import SweepReporter
 from sparsemlp.sweeps.sweep_runs import resolved, settle
 
@@ -91,7 +92,9 @@ def train_sweep(
                 if interruption.signal is not None:
                     break
                 reporter.begin(name_of(job), epochs_of(job))
-                outcomes = train_job(job, folder, data, reporter, interruption)
+                outcomes = train_job(
+                    job, folder, data, reporter, interruption, retry_failed=retry_failed
+                )
                 for run, outcome in zip(job, outcomes, strict=True):
                     if outcome.end != "interrupted":
                         reporter.end(run.name, outcome.told)

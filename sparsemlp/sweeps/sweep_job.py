@@ -1,15 +1,15 @@
-"""A job: runs of a sweep that are trained in one go, by whichever launcher.
+"""Training a job: runs of a sweep that are trained in one go, by whichever launcher.
 
-`form_jobs` decides which runs those are, `train_job` trains them. Every run ends in its own run
-folder, however it was trained.
+`job_forming` decides which runs those are. Every run ends in its own run folder, however it was
+trained.
 """
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, cast
 
 import jax
@@ -19,7 +19,6 @@ from sparsemlp.data import DataSets, ImageDataset, LabelledImages
 from sparsemlp.device import device_answers
 from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError, SaveError
 from sparsemlp.files import Record
-from sparsemlp.populations import grouping
 from sparsemlp.populations.population import Member, train_population
 from sparsemlp.populations.population import Outcome as PopulationOutcome
 from sparsemlp.runs.interruption import Interruption
@@ -43,43 +42,14 @@ class Outcome:
 _OCCUPIED = Outcome("occupied", "another process is training it")
 
 
-def form_jobs(runs: Sequence[SweepRun], *, together: bool = False) -> list[list[SweepRun]]:
-    """Divides runs into jobs, in the order of their first runs.
-
-    Args:
-      runs: the runs.
-      together: whether runs that can be trained as a population are one job.
-    """
-    if not together:
-        return [[run] for run in runs]
-    groups = grouping.group_runs([resolved(run) for run in runs])
-    return [[runs[index] for index in group] for group in groups]
-
-
-def reasons_apart(runs: Sequence[SweepRun]) -> dict[str, int]:
-    """Why runs cannot be trained in a population, and how many of them each reason holds for."""
-    found = [grouping.reason_against(resolved(run)) for run in runs]
-    return dict(Counter(reason for reason in found if reason is not None))
-
-
-def name_of(job: Sequence[SweepRun]) -> str:
-    """What to call the runs of a job."""
-    if len(job) == 1:
-        return job[0].name
-    return f"{len(job)} runs together, {job[0].name} to {job[-1].name}"
-
-
-def epochs_of(job: Sequence[SweepRun]) -> int:
-    """How many epochs a job goes through; the runs of a population have one number."""
-    return max(resolved(run).epochs for run in job)
-
-
 def train_job(
     job: Sequence[SweepRun],
     folder: SweepFolder,
     data: DataSets,
     reporter: Reporter,
     interruption: Interruption,
+    *,
+    retry_failed: bool,
 ) -> list[Outcome]:
     """Trains the runs of a job to their ends, or until a signal asks to stop.
 
@@ -92,6 +62,7 @@ def train_job(
       data: where data sets come from.
       reporter: who hears of the progress.
       interruption: whether to stop.
+      retry_failed: whether runs that failed go on from their last checkpoints; else they are left.
 
     Returns:
       How each run ended, in the order of the job.
@@ -100,21 +71,24 @@ def train_job(
       SaveError: not even a failure can be recorded.
       DeviceLostError: the device answers no more after a run failed.
     """
+    prepare = functools.partial(
+        _prepare, folder=folder, data=data, interruption=interruption, retry_failed=retry_failed
+    )
     if len(job) > 1:
-        found = _train_together(job, folder, data, reporter, interruption)
+        found = _train_together(job, folder, prepare, reporter, interruption)
         return [found[run.name] for run in job]
-    return [_train(run, folder, data, reporter, interruption) for run in job]
+    return [_train(run, folder, prepare, reporter, interruption) for run in job]
 
 
 def _train(
     run: SweepRun,
     folder: SweepFolder,
-    data: DataSets,
+    prepare: "_Prepare",
     reporter: Reporter,
     interruption: Interruption,
 ) -> Outcome:
     try:
-        return _train_in_folder(run, folder, data, reporter, interruption)
+        return _train_in_folder(run, folder, prepare, reporter, interruption)
     except OccupiedError:
         return _OCCUPIED
     except Exception as error:
@@ -127,14 +101,14 @@ def _train(
 def _train_in_folder(
     run: SweepRun,
     folder: SweepFolder,
-    data: DataSets,
+    prepare: "_Prepare",
     reporter: Reporter,
     interruption: Interruption,
 ) -> Outcome:
     place = folder.run(run.name)
     place.path.mkdir(parents=True, exist_ok=True)
     with place.locked():
-        found = _prepare(run, folder, data, interruption)
+        found = prepare(run)
         if isinstance(found, Outcome):
             return found
         (settings, _, title), dataset, resume = found
@@ -145,7 +119,7 @@ def _train_in_folder(
 def _train_together(
     job: Sequence[SweepRun],
     folder: SweepFolder,
-    data: DataSets,
+    prepare: "_Prepare",
     reporter: Reporter,
     interruption: Interruption,
 ) -> dict[str, Outcome]:
@@ -158,7 +132,7 @@ def _train_together(
             try:
                 place.path.mkdir(parents=True, exist_ok=True)
                 locks.enter_context(place.locked())
-                found = _prepare(run, folder, data, interruption)
+                found = prepare(run)
             except OccupiedError:
                 outcomes[run.name] = _OCCUPIED
                 continue
@@ -217,13 +191,23 @@ class _Prepared(NamedTuple):
     resume: bool
 
 
+_Prepare = Callable[[SweepRun], _Prepared | Outcome]
+
+
 def _prepare(
-    run: SweepRun, folder: SweepFolder, data: DataSets, interruption: Interruption
+    run: SweepRun,
+    *,
+    folder: SweepFolder,
+    data: DataSets,
+    interruption: Interruption,
+    retry_failed: bool,
 ) -> _Prepared | Outcome:
     """Loads the data and makes the folder of a run, unless there is nothing to be trained."""
     place = folder.run(run.name)
     if folder.state(run.name) == "finished":
         return Outcome("finished", "finished already")
+    if folder.state(run.name) == "failed" and not retry_failed:
+        return Outcome("failed", f"failed before, {place.read_failure()}")
     if interruption.signal is not None:
         return Outcome("interrupted", "not begun")
     if (why := why_other_run(run, folder)) is not None:

@@ -80,6 +80,33 @@ def test_a_run_with_an_average_and_parts_resumes_bit_for_bit(
     assert norm_of(state.average["params"]) != norm_of(state.params)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ratio_schedule": "adaptive", "hold_out": 0.25, "hysteresis": 0.1, "score_decay": 0.5},
+        {"budget": "global", "ratio_schedule": "cubic", "ramp_epochs": 2, "freeze_epoch": 2},
+    ],
+    ids=["adaptive", "global, frozen"],
+)
+def test_masks_that_move_resume_bit_for_bit(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+):
+    """Interrupted in the first masked epoch and in the one after it."""
+    options = {"mask_start_epoch": 1, "moments": "reset", **options}
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert tiny.start(data, whole, **options) == 0
+    n_steps = tiny.last_state(whole).step // 3
+    with monkeypatch.context() as patch:
+        tiny.at_step(patch, n_steps + 1, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.start(data, out, **options) == 143
+    with monkeypatch.context() as patch:
+        tiny.at_step(patch, 2 * n_steps + 1, lambda: signal.raise_signal(signal.SIGTERM))
+        assert tiny.resume(out) == 143
+    assert tiny.resume(out) == 0
+    tiny.assert_same_outcome(out, whole)
+
+
 def norm_of(tree: Any) -> float:
     return float(sum(np.square(np.asarray(leaf)).sum() for leaf in jax.tree.leaves(tree)))
 

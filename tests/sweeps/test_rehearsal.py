@@ -30,6 +30,8 @@ def test_a_configuration_that_fits_gives_its_settings():
         ({"warmup_lr": 0.1}, "--warmup-lr"),
         ({"dropped_decay": 0.1}, "--dropped-decay"),
         ({"activation": "3x3:0.5"}, "3x3"),
+        ({"batch_size": 1400, "hold_out": 0.1}, "larger than the 1293 .* that --hold-out leaves"),
+        ({"hold_out": 0.0001}, "--hold-out=0.0001: that share of the 1437"),
         ({**TWO_RATIOS, "budget": "erk"}, "one ratio"),
     ],
 )

@@ -50,7 +50,8 @@ def test_the_section_of_the_thesis_is_understood():
         export="ALL",
         time="4:00:00",
         chdir="/a b",
-        exclusive="true",
+        exclusive="yes",
+        comment="yes",
     )
     assert problems == []
     assert (options.minutes, options.cpus_per_task) == (240, 4)
@@ -61,6 +62,7 @@ def test_the_section_of_the_thesis_is_understood():
         "export": "ALL",
         "chdir": "/a b",
         "exclusive": True,
+        "comment": "yes",
     }
 
 
@@ -68,6 +70,7 @@ def test_the_section_of_the_thesis_is_understood():
     ("key", "text", "told"),
     [
         ("array", "1-3", "is set by the launcher"),
+        ("clusters", "big", "export SLURM_CLUSTERS, which sbatch and squeue obey alike"),
         ("job_name", "x", "meta.prefix names the jobs"),
         ("parition", "gpu", "unknown key sbatch.parition: did you mean partition?"),
         ("wait", "1", "unknown key sbatch.wait: a job here can use no such option"),

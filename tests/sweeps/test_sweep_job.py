@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,14 +21,7 @@ from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.run import Run
 from sparsemlp.sweeps import sweep_job
 from sparsemlp.sweeps.sweep_folder import SweepFolder, SweepRun
-from sparsemlp.sweeps.sweep_job import (
-    Outcome,
-    epochs_of,
-    form_jobs,
-    name_of,
-    reasons_apart,
-    train_job,
-)
+from sparsemlp.sweeps.sweep_job import Outcome, train_job
 
 
 @pytest.fixture
@@ -46,14 +40,10 @@ def run(tmp_path) -> SweepRun:
 
 
 def train(run: SweepRun, folder: SweepFolder, interruption: Interruption | None = None) -> Outcome:
+    stop = interruption or Interruption()
     with Reporter(1, Console(quiet=True)) as reporter:
-        (outcome,) = train_job([run], folder, DataSets(), reporter, interruption or Interruption())
+        (outcome,) = train_job([run], folder, DataSets(), reporter, stop, retry_failed=True)
     return outcome
-
-
-def test_every_run_is_in_one_job(run):
-    jobs = form_jobs([run] * 3)
-    assert [each for job in jobs for each in job] == [run] * 3
 
 
 def members(run: SweepRun, ratios: tuple[float, ...]) -> list[SweepRun]:
@@ -64,17 +54,6 @@ def members(run: SweepRun, ratios: tuple[float, ...]) -> list[SweepRun]:
     ]
 
 
-def test_runs_that_differ_in_ratio_are_one_job_if_they_are_trained_together(run):
-    runs = members(run, (0.25, 0.5, 0.75))
-    other = SweepRun("other", resolve(Config(dataset=run.config.dataset), run.config.dataset))
-    runs.insert(1, other)
-    assert form_jobs(runs, together=False) == [[each] for each in runs]
-    jobs = form_jobs(runs, together=True)
-    assert jobs == [[runs[0], *runs[2:]], [other]]
-    assert name_of(jobs[0]) == "3 runs together, r0.25 to r0.75"
-    assert epochs_of(jobs[0]) == 1
-
-
 @pytest.mark.thorough
 def test_a_population_leaves_finished_and_occupied_members_and_trains_the_others(run, folder):
     runs = members(run, (0.25, 0.5, 0.75))
@@ -82,11 +61,37 @@ def test_a_population_leaves_finished_and_occupied_members_and_trains_the_others
         folder.run(each.name).path.mkdir(parents=True)
     folder.run("r0.25").summary.write_text('{"test_top1": 0.5}')
     with folder.run("r0.5").locked(), Reporter(1, Console(quiet=True)) as reporter:
-        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert [outcome.end for outcome in outcomes] == ["finished", "occupied", "finished"]
     assert folder.run("r0.25").summary.read_text() == '{"test_top1": 0.5}'
     assert json.loads(folder.run("r0.75").summary.read_text())["epochs"] == 1
     assert folder.state("r0.5") == "new"
+
+
+@pytest.mark.parametrize("n_runs", [1, 2])
+def test_what_failed_is_left_unless_it_is_to_be_tried_again(run, folder, monkeypatch, n_runs):
+    """As in a job that SLURM starts again after one of its members failed in it."""
+    trained: list[str] = []
+
+    def train(members: Sequence[Any], *_: object, **__: object) -> list[MemberOutcome]:
+        trained.extend(member.folder.path.name for member in members)
+        return [MemberOutcome({"test_top1": 0.5, "best_test_top1": 0.5}) for _ in members]
+
+    monkeypatch.setattr("sparsemlp.sweeps.sweep_job.train_population", train)
+    monkeypatch.setattr(Run, "train", lambda self, *_, **__: train([self])[0].summary)
+    runs = members(run, (0.25, 0.5))[:n_runs]
+    folder.run("r0.25").path.mkdir(parents=True)
+    folder.run("r0.25").write_failure(NotFiniteError("NaN in epoch 1"))
+    for retry_failed in (False, True):
+        trained.clear()
+        with Reporter(1, Console(quiet=True)) as reporter:
+            outcome, *_ = train_job(
+                runs, folder, DataSets(), reporter, Interruption(), retry_failed=retry_failed
+            )
+        assert ("r0.25" in trained) == retry_failed
+        assert outcome.end == ("finished" if retry_failed else "failed")
+        assert folder.run("r0.25").failure.exists() != retry_failed
+        assert retry_failed or "failed before, NotFiniteError: NaN" in outcome.told
 
 
 def test_what_goes_wrong_with_a_population_is_recorded_for_each_member(run, folder, monkeypatch):
@@ -96,7 +101,7 @@ def test_what_goes_wrong_with_a_population_is_recorded_for_each_member(run, fold
     monkeypatch.setattr("sparsemlp.sweeps.sweep_job.train_population", fail)
     runs = members(run, (0.25, 0.5))
     with Reporter(1, Console(quiet=True)) as reporter:
-        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert [outcome.end for outcome in outcomes] == ["failed", "failed"]
     assert all("disk gone" in folder.run(each.name).read_failure() for each in runs)
 
@@ -114,7 +119,7 @@ def test_a_member_that_cannot_go_on_leaves_the_others_alone(run, folder, monkeyp
         folder.run(each.name).path.mkdir(parents=True)
         folder.run(each.name).config.write_text(to_json(each.config))
     with Reporter(1, Console(quiet=True)) as reporter:
-        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert [outcome.end for outcome in outcomes] == ["failed", "finished", "finished"]
     assert "lacks records" in folder.run("r0.25").read_failure()
     assert not folder.run("r0.5").failure.exists()
@@ -192,7 +197,7 @@ def test_a_population_that_breaks_down_fails_its_own_members_alone(run, folder, 
     monkeypatch.setattr("sparsemlp.populations.population.PopulationRun", Part)
     runs = members(run, (0.25, 0.5, 0.75))
     with Reporter(1, Console(quiet=True)) as reporter:
-        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert tried == [["r0.25", "r0.5", "r0.75"], ["r0.25", "r0.5"], ["r0.75"]]
     assert [outcome.end for outcome in outcomes] == ["finished", "finished", "failed"]
     assert [folder.run(each.name).failure.exists() for each in runs] == [False, False, True]
@@ -213,18 +218,11 @@ def test_members_keep_what_they_came_to_when_another_one_ends_their_population(
     # What it failed for another time is no reason now.
     folder.run("r0.75").write_failure(ValueError("of yesterday"))
     with Reporter(1, Console(quiet=True)) as reporter:
-        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption())
+        outcomes = train_job(runs, folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert [outcome.end for outcome in outcomes] == ["finished", "failed", "failed"]
     assert not folder.run("r0.25").failure.exists()
     assert "NaN in epoch 1" in folder.run("r0.5").read_failure()
     assert "disk gone" in folder.run("r0.75").read_failure()
-
-
-def test_runs_that_cannot_be_a_population_have_a_reason(run):
-    alone = SweepRun("x", dataclasses.replace(run.config, engine="cpu"))
-    ((reason, count),) = reasons_apart([run, alone]).items()
-    assert count == 1
-    assert "--engine=cpu cannot train a population" in reason
 
 
 def test_a_device_that_answers_no_more_fails_one_run_and_leaves_the_others(
@@ -242,6 +240,6 @@ def test_a_device_that_answers_no_more_fails_one_run_and_leaves_the_others(
         Reporter(1, Console(quiet=True)) as reporter,
         pytest.raises(DeviceLostError, match=r"r0\.25 failed: the same command goes on"),
     ):
-        train_job(others[:1], folder, DataSets(), reporter, Interruption())
+        train_job(others[:1], folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert [folder.state(each.name) for each in others] == ["failed", "new"]
     assert "an illegal memory access" in capsys.readouterr().err

@@ -35,6 +35,7 @@ def test_an_engine_for_gpus_is_given_its_lists(capsys: pytest.CaptureFixture[str
     ("changes", "message"),
     [
         ({"ratio": (1.0,)}, r"--ratio=1.0 is not in \(0, 1\)"),
+        ({"ratio": (0.5, 0.05)}, r"--ratio=0.05 drops none of the 18 blocks 8x8 of 8x16"),
         ({"images": 0}, "--images=0 must be at least 1"),
         ({"engine": "mosaic"}, "engine 'mosaic' masks linear layers"),
         ({"precision": "float16"}, "--precision=float16"),
