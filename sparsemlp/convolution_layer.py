@@ -49,7 +49,7 @@ class ConvolutionLayer(Layer):
         if masked is not None:
             own = masked.engines.product
             return own.convolution(
-                x, kernel, bias, masked.kept.product, masked.layer, self.geometry
+                x, kernel, bias, masked.kept.product, masked.matrix, self.geometry
             )
         y = dense_convolution.product(x, kernel, self.geometry)
         return y if bias is None else y + bias[None, None, None, :]
@@ -63,7 +63,7 @@ class ConvolutionLayer(Layer):
         if masked is None or masked.backward == "dense":
             return dense_convolution.input_gradient(dy, kernel, self.image, self.geometry)
         return masked.engines.input_gradient.convolution_input_gradient(
-            dy, kernel, masked.kept.input_gradient, masked.layer, self.image, self.geometry
+            dy, kernel, masked.kept.input_gradient, masked.matrix, self.image, self.geometry
         )
 
     def parameter_gradients(
@@ -94,7 +94,7 @@ def _parameter_gradients(
     if masked is not None and not isinstance(kept, CompactImage):
         own, blocks = masked.engines.kernel_gradient, masked.kept.kernel_gradient
         size, geometry = layer.kernel_size, layer.geometry
-        dw, db = own.convolution_gradients(kept, dy, blocks, masked.layer, size, geometry)
+        dw, db = own.convolution_gradients(kept, dy, blocks, masked.matrix, size, geometry)
         return dw, db if has_bias else None
     dw = _whole_gradient(layer, kept, dy)
     dw = dw if masked is None else masked.zero_dropped(dw)

@@ -46,7 +46,7 @@ class LinearLayer(Layer):
         if masked is None:
             return dense.product(x, kernel, bias, self.axis)
         own = masked.engines.product
-        return own.product(x, kernel, bias, masked.kept.product, masked.layer)
+        return own.product(x, kernel, bias, masked.kept.product, masked.matrix)
 
     def input_gradient(
         self, dy: Array, kernel: Array, masked: MaskedKernel | None, rng: Array | None
@@ -57,7 +57,7 @@ class LinearLayer(Layer):
             own = masked.engines.input_gradient
             if rule is not None:
                 dy = prune_gradient(dy, rule, self.engine, axis=axis, rng=rng)
-            return own.input_gradient(dy, kernel, masked.kept.input_gradient, masked.layer)
+            return own.input_gradient(dy, kernel, masked.kept.input_gradient, masked.matrix)
         if rule is not None:
             return pruned_input_gradient(dy, kernel, rule, self.engine, axis=axis, rng=rng)
         return dense.input_gradient(dy, kernel, axis)
@@ -81,6 +81,6 @@ class LinearLayer(Layer):
         else:
             own, blocks = masked.engines.kernel_gradient, masked.kept.kernel_gradient
             if has_bias:
-                return own.parameter_gradients(kept, dy, blocks, masked.layer)
-            dw = own.kernel_gradient(kept, dy, blocks, masked.layer)
+                return own.parameter_gradients(kept, dy, blocks, masked.matrix)
+            dw = own.kernel_gradient(kept, dy, blocks, masked.matrix)
         return dw, dense.bias_gradient(dy, self.axis) if has_bias else None

@@ -26,7 +26,7 @@ class Engines(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("kept",),
-    meta_fields=("layer", "engines", "backward"),
+    meta_fields=("matrix", "engines", "backward"),
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedKernel:
@@ -34,20 +34,20 @@ class MaskedKernel:
 
     Attributes:
       kept: the kept blocks, for each product as its engine takes them.
-      layer: what is static about the kernel as a matrix, and its blocks.
+      matrix: what is static about the kernel as a matrix, and its blocks.
       engines: who computes the products.
       backward: what the backward pass does with the mask.
     """
 
     kept: KeptByProduct
-    layer: SparseLayer
+    matrix: SparseLayer
     engines: Engines
     backward: Backward
 
     def zero_dropped(self, gradient: Array) -> Array:
         """The gradient of a whole kernel with zeros in dropped blocks."""
-        layer = self.layer
-        mask = layout.dense_mask(self.kept.kernel_gradient, layer.kernel_shape, layer.block)
+        matrix = self.matrix
+        mask = layout.dense_mask(self.kept.kernel_gradient, matrix.kernel_shape, matrix.block)
         return jnp.where(mask.reshape(gradient.shape), gradient, 0)
 
 
@@ -74,15 +74,15 @@ def masked_kernel(
     """
     if mask is None or mask.keeps_all:
         return None
-    layer = mask.layer(axis, dtype)
+    matrix = mask.sparse_layer(axis, dtype)
     if isinstance(mask, GridMask):
         engines = Engines(*(choose_for_grid(engine),) * 3)
     else:
         engines = Engines(
-            choose(engine, layer, "product"),
-            choose(engine, layer, "input_gradient"),
-            choose(engine, layer, "kernel_gradient"),
+            choose(engine, matrix, "product"),
+            choose(engine, matrix, "input_gradient"),
+            choose(engine, matrix, "kernel_gradient"),
         )
     by_engine = zip(engines, mask.by_product, strict=True)
     kept = KeptByProduct(*(own.taken(blocks) for own, blocks in by_engine))
-    return MaskedKernel(kept, layer, engines, "masked" if mask.says_backward else backward)
+    return MaskedKernel(kept, matrix, engines, "masked" if mask.says_backward else backward)

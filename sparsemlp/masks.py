@@ -104,7 +104,7 @@ class BlockMask(_Blocks):
         """How many blocks are kept."""
         return self.kept.shape[-1]
 
-    def layer(self, axis: Literal[-1, -2], dtype: str) -> SparseLayer:
+    def sparse_layer(self, axis: Literal[-1, -2], dtype: str) -> SparseLayer:
         """What an engine is told of the kernel, used along this axis of x, in this dtype."""
         return SparseLayer(self.kernel_shape, self.block, self.n_kept, axis, dtype)
 
@@ -173,8 +173,8 @@ class GridMask(_Blocks):
         """How many blocks are kept, int32."""
         return jnp.sum(self.kept, dtype=jnp.int32)
 
-    def layer(self, axis: Literal[-1, -2], dtype: str) -> SparseLayer:
-        """As `BlockMask.layer`; any block may be kept, so its `n_kept` is the number of all."""
+    def sparse_layer(self, axis: Literal[-1, -2], dtype: str) -> SparseLayer:
+        """As that of a `BlockMask`; any block may be kept, so its `n_kept` is the number of all."""
         return SparseLayer(self.kernel_shape, self.block, self.n_blocks, axis, dtype)
 
     @property

@@ -140,7 +140,7 @@ def _fusion(
             return None
         if not alike or mask.kernel_shape != linear.kernel.shape:
             return None
-        layers.append(mask.layer(-1, str(x.dtype)))
+        layers.append(mask.sparse_layer(-1, str(x.dtype)))
     if first.backward != second.backward:
         return None
     pair, straight_through = (layers[0], layers[1]), first.backward == "straight_through"

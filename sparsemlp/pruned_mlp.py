@@ -139,7 +139,7 @@ def _layer_of(linear: Linear, dtype: str) -> SparseLayer | None:
         return SparseLayer((n_in, n_out), block, n_in * n_out // math.prod(block), -1, dtype)
     if not isinstance(mask, BlockMask):
         return None
-    return mask.layer(-1, dtype)
+    return mask.sparse_layer(-1, dtype)
 
 
 def _side(length: int) -> int:

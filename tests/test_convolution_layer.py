@@ -46,12 +46,17 @@ def test_an_engine_that_is_named_computes_all_of_it():
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_blocks_of_several_positions_are_left_to_others_by_auto_and_refused_by_name():
+def test_blocks_of_several_positions_are_left_to_others_by_auto_and_refused_by_name(monkeypatch):
+    triton = ENGINES["triton"]
+    monkeypatch.setattr(type(triton), "is_measured_here", lambda self: True)
+    monkeypatch.setattr(type(triton), "pays_convolving", lambda self, *_: True)
+    monkeypatch.setattr("sparsemlp.engines.ENGINES", {"triton": triton} | ENGINES)
     matrix = BlockMask(jnp.arange(3, dtype=jnp.int32), (4 * 16, 64), (32, 32))
     assert "triton" not in [e.name for e in engines(matrix, "auto", n_channels=16)]
     with pytest.raises(InputError, match=r"'triton' cannot run here.* must divide its 16 input"):
         engines(matrix, "triton", n_channels=16)
-    assert engines(WIDE, "triton") == named("triton", "triton", "triton")
+    for name in ("auto", "triton"):
+        assert engines(WIDE, name) == named("triton", "triton", "triton")
 
 
 @needs_native

@@ -19,7 +19,7 @@ GRID = GridMask(MASK.grid(), MASK.kernel_shape, MASK.block)
 
 def choose(name: str, layer: SparseLayer, phase: Phase) -> Engine:
     """Another engine for each product, so that they are told apart."""
-    assert (name, layer) == ("auto", MASK.layer(-1, "float32"))
+    assert (name, layer) == ("auto", MASK.sparse_layer(-1, "float32"))
     names = {"product": "reference", "input_gradient": "cpu", "kernel_gradient": "triton"}
     return ENGINES[names[phase]]
 
@@ -32,7 +32,7 @@ def test_each_product_has_the_engine_that_is_chosen_for_it():
     found = of(MASK)
     assert found is not None
     assert found.engines == Engines(ENGINES["reference"], ENGINES["cpu"], ENGINES["triton"])
-    assert found.layer == SparseLayer((8, 12), (4, 2), 6, -1, "float32")
+    assert found.matrix == SparseLayer((8, 12), (4, 2), 6, -1, "float32")
     assert found.backward == "dense"
     for kept in found.kept:
         np.testing.assert_array_equal(kept, MASK.kept)
@@ -47,7 +47,7 @@ def test_of_a_grid_every_block_may_be_kept_and_the_reference_computes():
     found = masked_kernel(GRID, -2, "bfloat16", "straight_through", "auto", choose)
     assert found is not None
     assert found.engines == Engines(*(ENGINES["reference"],) * 3)
-    assert found.layer == SparseLayer((8, 12), (4, 2), 12, -2, "bfloat16")
+    assert found.matrix == SparseLayer((8, 12), (4, 2), 12, -2, "bfloat16")
     assert found.backward == "straight_through"
     with pytest.raises(InputError, match="GridMask has that as data"):
         masked_kernel(GRID, -1, "float32", "masked", "cpu", choose)
@@ -77,7 +77,7 @@ def test_a_new_mask_of_as_many_blocks_is_the_same_program():
 
     @jax.jit
     def n_kept(masked: MaskedKernel) -> jax.Array:
-        traced.append(masked.layer)
+        traced.append(masked.matrix)
         return masked.kept.product.sum()
 
     other = BlockMask(jnp.arange(6, dtype=jnp.int32), MASK.kernel_shape, MASK.block)

@@ -117,7 +117,7 @@ def measure_products(
     choose = functools.partial(choose_convolving, n_channels=shape[0], n_rows=n_rows)
     masked = masked_kernel(listed, -1, options.precision, "masked", options.engine, choose)
     assert masked is not None, "measure_convolution lets no mask through that keeps all"
-    matrix, (by_y, by_dx, by_dw), (of_y, of_dx, of_dw) = masked.layer, masked.engines, masked.kept
+    matrix, (by_y, by_dx, by_dw), (of_y, of_dx, of_dw) = masked.matrix, masked.engines, masked.kept
     phases: dict[str, Any] = {
         "dense y": lambda t: (
             dense_convolution.product(t.x, t.kernel, geometry) + t.bias[None, None, None, :]

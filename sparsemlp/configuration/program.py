@@ -160,7 +160,7 @@ def _check_engine(program: Program, state: Any) -> None:
     windows = {path: kernel.shape for path, kernel, _ in masked_kernels(state.params, model.plan)}
     for path, mask in mask_shapes(state.params, model.plan).items():
         dtype = str(jnp.dtype(model.dtype))
-        layer = mask.layer(-1, dtype)
+        layer = mask.sparse_layer(-1, dtype)
         if len(windows[path]) > 2 and windows[path][:2] != (1, 1):
             check_convolving(model.engine, windows[path][:2], path)
             choose_convolving(model.engine, layer, "product", windows[path][2], 1)

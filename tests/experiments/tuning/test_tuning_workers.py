@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning.workers import cached_in, environment_with, run_in_workers
+from tuning.workers import cached_in, environment_with, run_in_workers, usual_workers
 
 PROGRAM = """
 import os, time
@@ -67,3 +67,11 @@ def test_variables_are_for_processes_begun_inside(monkeypatch: pytest.MonkeyPatc
         assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "/own"
         assert "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" in os.environ
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("n_cores", "n_workers"), [(1, 1), (2, 1), (16, 8), (64, 8)])
+def test_two_usable_cores_make_a_worker(
+    monkeypatch: pytest.MonkeyPatch, n_cores: int, n_workers: int
+):
+    monkeypatch.setattr("tuning.workers.usable_cores", lambda: n_cores)
+    assert usual_workers() == n_workers
