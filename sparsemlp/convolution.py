@@ -18,8 +18,9 @@ from sparsemlp.engines import (
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups
 from sparsemlp.linear import of_one_dtype, sparse_linear
+from sparsemlp.mask_check import check_mask
 from sparsemlp.masked_kernel import masked_kernel
-from sparsemlp.masks import Mask, check_mask
+from sparsemlp.masks import Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,

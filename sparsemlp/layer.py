@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from sparsemlp.linear import sparse_linear
-from sparsemlp.masks import Mask, check_mask
+from sparsemlp.mask_check import check_mask
+from sparsemlp.masks import Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,

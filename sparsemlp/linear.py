@@ -13,8 +13,9 @@ from sparsemlp.engines import check_engine, choose_engine, choose_unmasked
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import check_groups
 from sparsemlp.linear_layer import LinearLayer
+from sparsemlp.mask_check import check_mask
 from sparsemlp.masked_kernel import masked_kernel
-from sparsemlp.masks import Mask, check_mask
+from sparsemlp.masks import Mask
 from sparsemlp.rules import (
     ActivationPooling,
     ActivationPruning,

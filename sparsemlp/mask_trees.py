@@ -12,7 +12,8 @@ from pallas_kernels.lists import list_alike
 from sparsemlp.blocks import format_block, matrix_shape, n_kept_blocks
 from sparsemlp.engines import takes_lists
 from sparsemlp.errors import InputError
-from sparsemlp.masks import BlockMask, Mask, check_mask
+from sparsemlp.mask_check import check_mask
+from sparsemlp.masks import BlockMask, Mask
 from sparsemlp.plan import Plan
 from sparsemlp.planned_kernels import block_counts, masked_kernels, path_of
 from sparsemlp.ranking import largest_of_each

@@ -2,18 +2,16 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from pallas_kernels import SparseLayer, layout
 from pallas_kernels.lists import KeptBlocks, ListedBlocks, ids_of
 from sparsemlp.blocks import Block, block_grid
-from sparsemlp.errors import InputError
 from sparsemlp.serialization import serializable
 
 
@@ -213,64 +211,3 @@ class GridMask(_Blocks):
 
 
 Mask = BlockMask | GridMask
-
-
-def _ascend(ids: np.ndarray, n: int) -> bool:
-    inside = not ids.size or (ids[0] >= 0 and ids[-1] < n)
-    return bool(inside and np.all(ids[1:] > ids[:-1]))
-
-
-def check_mask(mask: object) -> None:
-    """Raises InputError unless `mask` is None, or a BlockMask or GridMask of one kernel."""
-    if mask is None:
-        return
-    if isinstance(mask, Mapping):
-        way = "flax.serialization.from_state_dict(masks, state)"
-        if "block" not in mask:
-            way = "checkpointer.restore(path, masks), if they have the same blocks,"
-        raise InputError(
-            f"a mask is a mapping of {', '.join(map(str, mask)) or 'nothing'} here: restore masks "
-            f"into those that select_masks makes, as {way} does it, or select them anew"
-        )
-    if not isinstance(mask, BlockMask | GridMask):
-        raise InputError(
-            f"a mask of type {type(mask).__name__} is not understood: pass a BlockMask, as "
-            "select_blocks makes it, or a GridMask; of booleans, GridMask of those of the blocks"
-        )
-    kept = mask.kept
-    if not hasattr(kept, "dtype"):
-        raise InputError(
-            f"kept of a {type(mask).__name__} is a {type(kept).__name__}: give an array, of the "
-            "ids of the kept blocks, int32, or of a boolean for each block"
-        )
-    if isinstance(mask, BlockMask):
-        if kept.ndim != 1 or not jnp.issubdtype(kept.dtype, jnp.integer):
-            raise InputError(
-                f"kept of a BlockMask is {kept.dtype} {kept.shape}: give int32 [k], the ids of the "
-                "kept blocks; stacked masks are for jax.vmap and jax.lax.scan"
-            )
-        n_blocks = mask.n_blocks
-        # Ids on a device are not looked at: that would wait for it, and may be in a program.
-        if isinstance(kept, np.ndarray) and not _ascend(kept, n_blocks):
-            raise InputError(
-                f"kept of a BlockMask names blocks that do not ascend within [0, {n_blocks}): give "
-                "each id once, ascending"
-            )
-        return
-    if kept.dtype != jnp.bool_ or kept.shape != mask.grid_shape:
-        raise InputError(
-            f"kept of a GridMask is {kept.dtype} {kept.shape}: give a boolean for each block, "
-            f"{mask.grid_shape}"
-        )
-    if (mask.in_input_gradient is None) != (mask.in_kernel_gradient is None):
-        raise InputError(
-            "a GridMask says of one gradient alone whether it uses the mask: give both "
-            "in_input_gradient and in_kernel_gradient, or neither"
-        )
-    for name in ("in_input_gradient", "in_kernel_gradient"):
-        flag = getattr(mask, name)
-        if flag is not None and (jnp.shape(flag) or jnp.result_type(flag) != jnp.bool_):
-            raise InputError(
-                f"{name} of a GridMask is {jnp.result_type(flag)} {jnp.shape(flag)}: give one "
-                "boolean, True where the gradient uses the mask"
-            )

@@ -10,7 +10,8 @@ from flax.core import FrozenDict
 from jaxtyping import Array
 
 from sparsemlp.errors import InputError
-from sparsemlp.masks import Mask, check_mask
+from sparsemlp.mask_check import check_mask
+from sparsemlp.masks import Mask
 from sparsemlp.plan import LayerRules, Plan, as_plan, layer_rules
 from sparsemlp.planned_kernels import check_plan
 

@@ -69,7 +69,7 @@ LAYERS = (
     ("processes",),
     ("grid_keys", "slurm_options", "sweep_folder", "sweep_progress"),
     ("grid_file", "orbax_folder"),
-    ("selection", "checkpoint", "pictures"),
+    ("selection", "mask_check", "checkpoint", "pictures"),
     ("rules", "resume"),
     ("plan", "activations", "gradient_pruning", "masked_kernel", "step_costs"),
     ("planned_kernels", "differentiable"),
