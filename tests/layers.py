@@ -96,6 +96,7 @@ LAYERS = (
     ("recipes",),
     ("stream_options", "option_ranges"),
     ("settings",),
+    ("descriptions",),
     ("study_run", "published"),
     ("run_reader",),
     ("labels", "seeds", "run_costs"),

@@ -7,12 +7,11 @@ import dataclasses
 import math
 from typing import Any
 
-from sparsemlp.blocks import format_block, parse_block
+from sparsemlp.blocks import parse_block
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.mask_options import (
     check_dropped_decay,
     check_mask_options,
-    in_words,
 )
 from sparsemlp.configuration.option_ranges import check_depth, check_ranges
 from sparsemlp.configuration.recipes import recipe
@@ -123,7 +122,7 @@ def resolve(config: Config, dataset_name: str) -> Settings:
         if config.config is None or name not in REPLACED
     }
     if config.config is None:
-        changes |= _rule_options(config)
+        changes |= rule_options(config)
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings = Settings(**(values | changes))
     check_settings(settings)
@@ -208,7 +207,7 @@ def depth_and_plan(config: Config) -> tuple[int | None, Plan]:
                 f"--config and {', '.join(given)} exclude each other: the model string says it all"
             )
         return parse_model(config.config, backward=backward, score=config.score)
-    chosen, patterns = _rule_options(config), recipe(config.model).layer_patterns
+    chosen, patterns = rule_options(config), recipe(config.model).layer_patterns
     masking = BlockMasking(parse_block(chosen["block"]), chosen["ratio"], backward, config.score)
     rules: list[Rule] = [masking] if masking.ratio else []
     if chosen["activation"] is not None:
@@ -240,40 +239,8 @@ def augmentation(config: Settings) -> Augmentation:
     )
 
 
-def describe_masking(config: Config) -> str:
-    """The masking of a configuration in a few words, as `32x32 at 0.8, masked backward`."""
-    if config.config is not None:
-        masks = masks_any(depth_and_plan(config)[1])
-        words = [f"{config.backward} backward", *in_words(config)] if masks else []
-        string = config.config.strip()
-        return f"{string} {', '.join(words)}" if words else string.removesuffix(";").rstrip()
-    chosen = _rule_options(config)
-    block, layers = format_block(parse_block(chosen["block"])), chosen["mask_layers"]
-    where = "" if layers == recipe(config.model).mask_layers else f" in {layers}"
-    words = ["dense"]
-    if config.ratio:
-        words = [f"{block} at {config.ratio:g}{where}, {config.backward} backward"]
-        words += in_words(config)
-        where = ""
-    if config.activation is not None:
-        words.append(f"activations {config.activation}{where}")
-    if config.gradient is not None:
-        words.append(f"gradients {config.gradient} {config.gradient_method or 'magnitude'}{where}")
-    return ", ".join(words)
-
-
-def describe_run(config: Config, source: str) -> str:
-    """A run on a data set in a few words, for its pictures."""
-    return f"{describe_model(config)}, {source}, seed {config.seed}"
-
-
-def describe_model(config: Config) -> str:
-    """Model and masking in a few words; a model string has its model's name."""
-    masking = describe_masking(config)
-    return masking if config.config is not None else f"{recipe(config.model).title} {masking}"
-
-
-def _rule_options(config: Config) -> dict[str, Any]:
+def rule_options(config: Config) -> dict[str, Any]:
+    """The options that say the rules, with their defaults."""
     defaults = _RULES | {"mask_layers": recipe(config.model).mask_layers}
     return {name: _default(getattr(config, name), value) for name, value in defaults.items()}
 

@@ -2,9 +2,10 @@
 
 import jax
 
+from sparsemlp.configuration.descriptions import describe_masking
 from sparsemlp.configuration.mask_options import mask_schedule
 from sparsemlp.configuration.recipes import recipe
-from sparsemlp.configuration.settings import Settings, depth_and_plan, describe_masking
+from sparsemlp.configuration.settings import Settings, depth_and_plan
 from sparsemlp.distributed import processes
 from sparsemlp.plan import masks_any
 from sparsemlp.runs.progress import Reporter

@@ -15,11 +15,10 @@ import tyro
 
 from sparsemlp.configuration.config import CHANGEABLE, Config, is_file, located, with_data
 from sparsemlp.configuration.config_file import from_json, read_config, to_json
+from sparsemlp.configuration.descriptions import describe_masking, describe_run
 from sparsemlp.configuration.settings import (
     Settings,
     check_said_in_vain,
-    describe_masking,
-    describe_run,
     resolve,
 )
 from sparsemlp.data import LabelledImages, load_images

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sparsemlp.blocks import format_block
+from sparsemlp.configuration.descriptions import describe_masking
 from sparsemlp.configuration.recipes import recipe
-from sparsemlp.configuration.settings import Settings, depth_and_plan, describe_masking
+from sparsemlp.configuration.settings import Settings, depth_and_plan
 from sparsemlp.data import OUTLINES
 from sparsemlp.files import Record, read_record
 from sparsemlp.plan import Plan, all_rules, as_tuple, masks_any

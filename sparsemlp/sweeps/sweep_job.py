@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, cast
 
 import jax
 
-from sparsemlp.configuration.settings import describe_run
+from sparsemlp.configuration.descriptions import describe_run
 from sparsemlp.data import DataSets, ImageDataset, LabelledImages
 from sparsemlp.device import device_answers
 from sparsemlp.errors import DeviceLostError, InputError, NotFiniteError, SaveError
