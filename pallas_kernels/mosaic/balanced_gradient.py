@@ -151,7 +151,7 @@ def _kernel(
         columns = Columns(*map(table, lists))
         bias = Bias(of_ones, ones, ready, rest[-1], columns.order.size)
     number = jax.lax.axis_index(launch.X)
-    shares = shares_of(plan, Groups(table(before), table(start)))
+    shares = shares_of(plan, Groups(table(before), table(start), plan.beside))
     program = Program(
         operands=Operands(cut, Ring(own, shared, full, free), own_operand, shared_operand),
         tasks=Tasks(shares, number, shares.span(number), by_rows, table(across), columns),

@@ -4,7 +4,8 @@ Each line of blocks is cut into groups of like lengths. Where db is computed as 
 without a kept block follow, each a group of its own. What is known of the groups without a mask is
 little: how many lie before each line is found in a table that XLA makes in one kernel.
 
-A step of a group loads a buffer for each of its blocks, and one that they share.
+A step of a group loads a buffer for each of its blocks, and one that they share. It counts as many
+loads, or some more: for what takes as long however many blocks there are.
 """
 
 from collections.abc import Callable
@@ -51,12 +52,12 @@ def table_of(
 
 
 class Counted(NamedTuple):
-    """A group and its loads.
+    """A group and what its steps count.
 
     Attributes:
       group: its number.
-      before: buffers that a step of each group before it loads, in all.
-      each: buffers that a step of its own loads.
+      before: loads that a step of each group before it counts, in all.
+      each: loads that a step of its own counts.
     """
 
     group: Array
@@ -72,12 +73,14 @@ class _Line(NamedTuple):
       length: how many kept blocks it has.
       before: how many groups lie before it.
       n: how many groups it has.
+      beside: as of `Groups`.
     """
 
     entry: Array
     length: Array
     before: Array
     n: Array
+    beside: int
 
     def begin(self, index: Array) -> Array:
         """How many of its blocks lie before one of its groups."""
@@ -88,10 +91,10 @@ class _Line(NamedTuple):
         return self.begin(index + 1) - self.begin(index)
 
     def counted(self, index: Array) -> Counted:
-        """One of its groups; a block and a group are a buffer each."""
+        """One of its groups."""
         group = self.before + index
-        before = group + self.entry + self.begin(index)
-        return Counted(group, before, 1 + self.n_blocks(index))
+        before = group * self.beside + self.entry + self.begin(index)
+        return Counted(group, before, self.beside + self.n_blocks(index))
 
 
 class Groups(NamedTuple):
@@ -100,10 +103,12 @@ class Groups(NamedTuple):
     Attributes:
       before: `table_of` its kept blocks.
       start: of each line, its first entry in the lists of these.
+      beside: loads that a step counts beside those of its blocks, one at least.
     """
 
     before: Table
     start: Table
+    beside: int
 
     @property
     def n_lines(self) -> int:
@@ -121,8 +126,8 @@ class Groups(NamedTuple):
         return self.before.read(jnp.int32(self.n_lines + 1))
 
     @property
-    def n_buffers(self) -> Array:
-        """Buffers that a step of each group loads, in all."""
+    def n_loads(self) -> Array:
+        """Loads that a step of each group counts, in all."""
         return self.of_column(self.n_all - self.n).before
 
     def find(self, number: Array) -> Group:
@@ -150,31 +155,32 @@ class Groups(NamedTuple):
     def of_column(self, number: Array) -> Counted:
         """A column without a kept block, by its number among these: it has one that is loaded."""
         n_kept, group = self.start.read(jnp.int32(self.n_lines)), self.n + number
-        return Counted(group, n_kept + group + number, jnp.int32(2))
+        return Counted(group, n_kept + group * self.beside + number, jnp.int32(self.beside + 1))
 
-    def at(self, n_buffers: Array) -> Counted:
-        """The group behind so many buffers, of one step of each group.
+    def at(self, n_loads: Array) -> Counted:
+        """The group behind so many loads, of one step of each group.
 
         Args:
-          n_buffers: less than `self.n_buffers`.
+          n_loads: less than `self.n_loads`.
         """
-        behind = n_buffers - self.of_column(jnp.int32(0)).before
+        behind = n_loads - self.of_column(jnp.int32(0)).before
 
         def before(line: Array) -> Array:
-            return self.before.read(line) + self.start.read(line)
+            return self.before.read(line) * self.beside + self.start.read(line)
 
-        line = self._line(self._which_line(n_buffers, before))
-        # As a block is found in its line, of which each group is one buffer longer here.
-        place, length = n_buffers - line.before - line.entry, line.length + line.n
+        line = self._line(self._which_line(n_loads, before))
+        # As a block is found in its line, of which each group is longer here by what is beside.
+        place = n_loads - line.before * self.beside - line.entry
+        length = line.length + line.n * self.beside
         index = jax.lax.div((place + 1) * line.n - 1, jnp.maximum(length, 1))
-        column = self.of_column(jax.lax.div(behind, jnp.int32(2)))
+        column = self.of_column(jax.lax.div(behind, jnp.int32(self.beside + 1)))
         both = zip(line.counted(index), column, strict=True)
         return Counted(*(jnp.where(behind < 0, *own) for own in both))
 
     def _line(self, which: Array) -> _Line:
         entry, before = self.start.read(which), self.before.read(which)
         length, n = self.start.read(which + 1) - entry, self.before.read(which + 1) - before
-        return _Line(entry, length, before, n)
+        return _Line(entry, length, before, n, self.beside)
 
     def _which_line(self, count: Array, before: Callable[[Array], Array]) -> Array:
         """The last line before which there is no more than this."""

@@ -1,10 +1,11 @@
 """All work of a kernel's gradient, shared out evenly among programs that run side by side.
 
 Groups of kept blocks (`balanced_groups.py`) have a step for every buffer that the rows fill. What
-takes the time of a step are its loads, of as many buffers as the group has blocks and one more. The
-loads of all groups, one group after the other, are shared out: each program takes as many that
-follow each other, to a whole step, and may begin and end in the middle of a group, whose sums are
-then those of several programs (Osama et al. 2023, Stream-K, arXiv 2301.03598).
+takes the time of a step are its loads, of as many buffers as the group has blocks and one more,
+unless they are so few that it waits for the first of them: it may count some loads more. The loads
+of all groups, one group after the other, are shared out: each program takes as many that follow
+each other, to a whole step, and may begin and end in the middle of a group, whose sums are then
+those of several programs (Osama et al. 2023, Stream-K, arXiv 2301.03598).
 
 Where x and dy are too large for the second-level cache, programs go in rounds first, in each of
 which every one takes a whole group: all begin with the same rows at the same time, which the cache
@@ -41,6 +42,7 @@ class Plan:
       n_together: how many blocks of one a group has at most.
       in_rounds: whether programs take whole groups first, and share out the rest by its steps; else
         all is shared out by its loads.
+      beside: as of `GradientTiles`.
     """
 
     n_steps: int
@@ -48,11 +50,12 @@ class Plan:
     n_lines: int
     n_together: int
     in_rounds: bool
+    beside: int = 1
 
     @property
     def most(self) -> int:
         """What a step of a group counts at most."""
-        return 1 if self.in_rounds else self.n_together + 1
+        return 1 if self.in_rounds else self.n_together + self.beside
 
     @property
     def fewest(self) -> int:
@@ -72,7 +75,7 @@ class Plan:
         most_groups = fewest_groups + self.n_lines + n_columns
         each = self.fewest
         if not self.in_rounds:
-            loads = (layer.n_kept + fewest_groups) * self.n_steps
+            loads = (layer.n_kept + fewest_groups * self.beside) * self.n_steps
             each = max(each, pl.cdiv(loads, self.n_programs))
         elif most_groups < self.n_programs:
             # No round: all groups are shared out.
@@ -92,7 +95,8 @@ def plan_of(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> Plan:
     n_lines = shape_of(layer, by_rows=tiles.by_rows).n_lines
     operands = n_rows * sum(layer.kernel_shape) * jnp.dtype(layer.dtype).itemsize
     steps = n_steps(n_rows, layer.dtype)
-    return Plan(steps, tiles.programs, n_lines, tiles.n_together, operands > CACHED_BYTES)
+    in_rounds = operands > CACHED_BYTES
+    return Plan(steps, tiles.programs, n_lines, tiles.n_together, in_rounds, tiles.beside)
 
 
 class Part(NamedTuple):
@@ -237,6 +241,6 @@ def shares_of(plan: Plan, groups: Groups) -> Shares:
         rounds = jax.lax.div(jnp.maximum(groups.n_all - plan.fewest_left, 0), n_programs)
         n_left = (groups.n_all - rounds * n_programs) * plan.n_steps
     else:
-        n_left = groups.n_buffers * plan.n_steps
+        n_left = groups.n_loads * plan.n_steps
     each = jax.lax.div(n_left + (n_programs - 1), n_programs)
     return Shares(plan, groups, rounds, n_left, jnp.maximum(each, plan.fewest))

@@ -91,7 +91,8 @@ def _kernel(
     index = jax.lax.axis_index(launch.X)
     of_blocks = table(before)
     # The tables are read where that is needed: most tiles hold nothing.
-    find_shares = functools.partial(shares_of, plan, Groups(table(groups), table(start)))
+    counted = Groups(table(groups), table(start), plan.beside)
+    find_shares = functools.partial(shares_of, plan, counted)
     if not n_columns:
         parts, dw = rest
     else:

@@ -106,7 +106,7 @@ def by_cost(layer: SparseLayer, n_rows: int, *, balanced: bool = False) -> list[
     """Every way to cut the gradient of a layer that fits, the shortest time first.
 
     Of equal ones what loads less comes first, then fewer programs, then the longer ring, then what
-    goes by block columns.
+    goes by block columns, then what counts no more than it loads.
 
     Args:
       layer: the layer.
@@ -114,7 +114,7 @@ def by_cost(layer: SparseLayer, n_rows: int, *, balanced: bool = False) -> list[
       balanced: whether it is the balanced ways, not the others.
     """
 
-    def cost(tiles: GradientTiles) -> tuple[float, float, int, int, bool]:
+    def cost(tiles: GradientTiles) -> tuple[float, float, int, int, bool, int]:
         loaded = 0.0 if tiles == DENSE else loaded_bytes(layer, n_rows, tiles)
         return (
             seconds(layer, n_rows, tiles),
@@ -122,10 +122,16 @@ def by_cost(layer: SparseLayer, n_rows: int, *, balanced: bool = False) -> list[
             tiles.programs,
             -tiles.stages,
             tiles.by_rows,
+            tiles.beside,
         )
 
-    space = balanced_space(layer) if balanced else [*search_space(layer), DENSE]
-    return sorted(space, key=cost)
+    def is_another(tiles: GradientTiles) -> bool:
+        # In rounds all steps count alike.
+        return tiles.beside == 1 or not plan_of(layer, n_rows, tiles).in_rounds
+
+    if balanced:
+        return sorted(filter(is_another, balanced_space(layer)), key=cost)
+    return sorted([*search_space(layer), DENSE], key=cost)
 
 
 def gradient_tiles_of(layer: SparseLayer, n_rows: int) -> GradientTiles:
@@ -160,7 +166,7 @@ def _shares(layer: SparseLayer, n_rows: int, tiles: GradientTiles) -> tuple[floa
     if tiles.balanced:
         plan = plan_of(layer, n_rows, tiles)
         # What a step counts in the mean: as `balanced_shares.py` has it.
-        step = 1.0 if plan.in_rounds else layer.n_kept / filled + 1
+        step = 1.0 if plan.in_rounds else layer.n_kept / filled + plan.beside
         rounds = max(0, math.floor((filled - plan.fewest_left) / plan.n_programs))
         rounds *= plan.in_rounds
         left = (filled - rounds * plan.n_programs) * steps * step

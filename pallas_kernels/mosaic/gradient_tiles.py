@@ -26,6 +26,9 @@ MOST_STAGED = 2
 """Warpgroups that write their results at the same time, each through memory of its own."""
 MOST_ROWS = 256
 """Rows of the result of a program, at most: four warpgroups'."""
+BESIDE = (1, 3)
+"""Loads that a step counts beside those of its blocks: as it loads, or for the time that a copy
+takes to begin as well."""
 COPYING_REGISTERS = 56
 """Of a thread of a balanced way that copies: it knows its share of all groups as well."""
 _OTHER_REGISTERS = 32
@@ -105,6 +108,8 @@ class GradientTiles:
       by_rows: whether these are blocks of one block row, for which x is loaded once, not of one
         block column and dy.
       balanced: whether all programs have as much to do (`balanced_gradient.py`).
+      beside: loads that a step then counts beside those of its blocks, one at least: of what the
+        blocks share, and of what takes as long whatever is loaded.
     """
 
     n_together: int
@@ -112,6 +117,7 @@ class GradientTiles:
     programs: int
     by_rows: bool
     balanced: bool = False
+    beside: int = 1
 
     def per_share(self, n_steps: int, n_groups: int) -> int:
         """How many of all steps a share of the rows has at most, with so many groups of blocks."""
@@ -149,7 +155,9 @@ def balanced_space(layer: SparseLayer) -> Iterator[GradientTiles]:
                 possible = launch.registers(n * shape.height // ROWS, COPYING_REGISTERS)
                 if stages and registers <= possible:
                     programs = launch.multiprocessors()
-                    yield GradientTiles(n, stages, programs, by_rows, balanced=True)
+                    # Steps of one block count alike in any case.
+                    for beside in BESIDE if n > 1 else BESIDE[:1]:
+                        yield GradientTiles(n, stages, programs, by_rows, True, beside)
 
 
 def _together(shape: Shape) -> list[int]:

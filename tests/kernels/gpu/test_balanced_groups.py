@@ -22,11 +22,13 @@ def blocks_of(kernel: int):
     return list_alike(jnp.asarray(IDS), GRID)[kernel]
 
 
-def groups_of(kernel: int, n_together: int, *, by_rows: bool, with_bias: bool = True) -> Groups:
+def groups_of(
+    kernel: int, n_together: int, *, by_rows: bool, with_bias: bool = True, beside: int = 1
+) -> Groups:
     blocks, which = blocks_of(kernel), jnp.int32(kernel)
     lists = blocks.rows if by_rows else blocks.columns
     table = table_of(blocks, n_together, by_rows=by_rows, with_bias=with_bias)
-    return Groups(Table(table, which), Table(lists.start, which))
+    return Groups(Table(table, which), Table(lists.start, which), beside)
 
 
 @BOTH_WAYS
@@ -67,17 +69,18 @@ def test_groups_have_every_kept_block_once_and_like_lengths(by_rows, n_together)
 
 @BOTH_WAYS
 @TOGETHER
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_a_group_is_found_by_each_of_its_buffers(by_rows, n_together, with_bias):
+@pytest.mark.parametrize(("with_bias", "beside"), [(True, 1), (False, 1), (True, 3)])
+def test_a_group_is_found_by_each_load_that_it_counts(by_rows, n_together, with_bias, beside):
+    """Those of its blocks, and some beside them."""
     for kernel in (0, 1):
-        groups = groups_of(kernel, n_together, by_rows=by_rows, with_bias=with_bias)
+        groups = groups_of(kernel, n_together, by_rows=by_rows, with_bias=with_bias, beside=beside)
         lengths = [int(groups.find(jnp.int32(group)).length) for group in range(int(groups.n))]
         # Of a column without a kept block one is loaded all the same.
         lengths += [1] * (int(groups.n_all) - int(groups.n))
         before = 0
         for group, length in enumerate(lengths):
-            for place in range(length + 1):
+            for place in range(length + beside):
                 found = groups.at(jnp.int32(before + place))
-                assert tuple(map(int, found)) == (group, before, length + 1)
-            before += length + 1
-        assert int(groups.n_buffers) == before
+                assert tuple(map(int, found)) == (group, before, length + beside)
+            before += length + beside
+        assert int(groups.n_loads) == before

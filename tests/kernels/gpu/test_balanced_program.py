@@ -68,6 +68,14 @@ def test_each_buffer_of_a_simulated_hopper_is_whole_while_it_is_read(
 
 
 @pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_steps_may_count_more_than_they_load(by_rows):
+    tiles = GradientTiles(2, 2, 5, by_rows, balanced=True, beside=3)
+    with jax.disable_jit():
+        compute((64, 64), "bfloat16", 300, tiles)
+
+
+@pytest.mark.usefixtures("simulated")
 def test_a_simulated_hopper_notices_products_that_are_not_waited_for(monkeypatch):
     finish = warpgroup.finish_products
     monkeypatch.setattr(warpgroup, "finish_products", lambda n_left: finish(n_left + 1))

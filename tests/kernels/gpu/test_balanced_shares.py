@@ -32,12 +32,14 @@ def parts_of(shares: Shares, program: int) -> list[tuple[int, int, int, int]]:
     return [(int(p.group), int(p.first), int(p.last), int(p.share)) for p in parts]
 
 
-@pytest.mark.parametrize("in_rounds", [True, False])
+@pytest.mark.parametrize(("in_rounds", "beside"), [(True, 1), (False, 1), (False, 3)])
 @pytest.mark.parametrize("n_steps", [1, 2, 9, 40])
 @pytest.mark.parametrize("n_programs", [1, 3, 6, 7, 132])
-def test_every_step_belongs_to_one_program_and_shares_are_counted(n_steps, n_programs, in_rounds):
-    groups = groups_of(1, 2, by_rows=True)
-    plan = Plan(n_steps, n_programs, GRID[0], 2, in_rounds)
+def test_every_step_belongs_to_one_program_and_shares_are_counted(
+    n_steps, n_programs, in_rounds, beside
+):
+    groups = groups_of(1, 2, by_rows=True, beside=beside)
+    plan = Plan(n_steps, n_programs, GRID[0], 2, in_rounds, beside)
     shares = shares_of(plan, groups)
     n_all, rounds = int(groups.n_all), int(shares.rounds)
     assert n_all == 6
@@ -45,7 +47,7 @@ def test_every_step_belongs_to_one_program_and_shares_are_counted(n_steps, n_pro
     taken: dict[int, list[tuple[int, int, int, int]]] = {group: [] for group in range(n_all)}
     done = []
     n_blocks = [int(groups.find(jnp.int32(g)).length) for g in range(int(groups.n))]
-    weights = [1 if in_rounds else n + 1 for n in [*n_blocks, 1]]
+    weights = [1 if in_rounds else n + beside for n in [*n_blocks, 1]]
     for program in range(n_programs):
         parts = parts_of(shares, program)
         shared = [weights[group] * (last - first) for group, first, last, _ in parts[rounds:]]
@@ -95,7 +97,8 @@ def test_programs_load_as_much_whatever_the_mask(block, n_together):
         ids = np.random.default_rng(seed).choice(grid[0] * grid[1], n_kept, replace=False)
         blocks = list_alike(jnp.asarray(np.sort(ids)[None], jnp.int32), grid)[0]
         table = table_of(blocks, n_together, by_rows=False, with_bias=True)
-        groups = Groups(*(Table(a, jnp.int32(0)) for a in (table, blocks.columns.start)))
+        before, start = (Table(a, jnp.int32(0)) for a in (table, blocks.columns.start))
+        groups = Groups(before, start, plan.beside)
         numbers = jnp.arange(int(groups.n), dtype=jnp.int32)
         own = np.asarray(
             jax.jit(jax.vmap(lambda number, groups=groups: groups.find(number).length))(numbers)

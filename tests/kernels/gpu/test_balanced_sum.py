@@ -59,7 +59,7 @@ def check(
         want = np.zeros((*GRID, cols, rows), np.float32)
         lists = blocks.rows if by_rows else blocks.columns
         which = jnp.int32(1)
-        groups = Groups(ArrayTable(before, which), ArrayTable(lists.start, which))
+        groups = Groups(ArrayTable(before, which), ArrayTable(lists.start, which), plan.beside)
         shares = shares_of(plan, groups)
         for program in range(n_programs):
             span = shares.span(jnp.int32(program))

@@ -32,7 +32,7 @@ def test_every_step_of_every_block_and_column_is_computed_once(
     of_bias = Columns(*(Table(a, which) for a in (columns.start, columns.across, columns.order)))
     table = table_of(blocks, n_together, by_rows=by_rows, with_bias=True)
     plan = Plan(N_STEPS, n_programs, GRID[not by_rows], n_together, in_rounds)
-    shares = shares_of(plan, Groups(Table(table, which), start))
+    shares = shares_of(plan, Groups(Table(table, which), start, plan.beside))
     kept: Counter[tuple[int, int, int]] = Counter()
     biases: Counter[tuple[int, int]] = Counter()
     for program in range(n_programs):
@@ -73,7 +73,7 @@ def test_a_column_is_found_with_the_group_that_its_db_is_added_up_with(
     of_bias = Columns(*(Table(a, which) for a in (columns.start, columns.across, columns.order)))
     table = table_of(blocks, 2, by_rows=by_rows, with_bias=True)
     plan = Plan(N_STEPS, n_programs, GRID[not by_rows], 2, in_rounds)
-    shares = shares_of(plan, Groups(Table(table, which), start))
+    shares = shares_of(plan, Groups(Table(table, which), start, plan.beside))
     shares_of_column: dict[int, list[int]] = {column: [] for column in range(GRID[1])}
     groups: dict[int, set[int]] = {column: set() for column in range(GRID[1])}
     for program in range(n_programs):
