@@ -105,9 +105,9 @@ def block_grid(
             "blocks, leave it without a mask"
         )
     if not divides(block, kernel_shape):
-        nearest = " or ".join(format_block(b) for b in nearest_blocks(kernel_shape, block))
         raise InputError(
-            f"{why_indivisible(block, kernel_shape, name)}; nearest that do: {nearest}"
+            f"{why_indivisible(block, kernel_shape, name)}; nearest that do: "
+            f"{nearest_that_divide(block, kernel_shape)}"
         )
     return kernel_shape[0] // block[1], kernel_shape[1] // block[0]
 
@@ -149,6 +149,12 @@ def nearest_blocks(kernel_shape: tuple[int, int], block: Block) -> list[Block]:
         below.append(max(d for d in divisors if d <= size))
         above.append(min((d for d in divisors if d >= size), default=features))
     return list(dict.fromkeys([(below[0], below[1]), (above[0], above[1])]))
+
+
+def nearest_that_divide(block: Block, *kernel_shapes: tuple[int, int]) -> str:
+    """The nearest blocks that divide all of these kernels `(in, out)`, to be read."""
+    n_in, n_out = (math.gcd(*sides) for sides in zip(*kernel_shapes, strict=True))
+    return " or ".join(map(format_block, nearest_blocks((n_in, n_out), block)))
 
 
 def n_kept_blocks(n_blocks: int, ratio: float) -> int:

@@ -15,9 +15,8 @@ from sparsemlp.blocks import (
     Block,
     block_grid,
     divides,
-    format_block,
     matrix_shape,
-    nearest_blocks,
+    nearest_that_divide,
     why_indivisible,
 )
 from sparsemlp.errors import InputError
@@ -150,8 +149,7 @@ def _check_blocks(kernels: list[tuple[str, tuple[int, int], Block]]) -> None:
         return
     name, shape, block = broken[0]
     alike = [(path, other) for path, other, used in kernels if used == block]
-    common = tuple(math.gcd(*sides) for sides in zip(*(other for _, other in alike), strict=True))
-    nearest = " or ".join(map(format_block, nearest_blocks((common[0], common[1]), block)))
+    nearest = nearest_that_divide(block, *(other for _, other in alike))
     layers = [(_kind(path.split("/")[-2]), other) for path, other in alike if "/" in path]
     divided = {layer for layer, other in layers if divides(block, other)}
     divided -= {layer for layer, other in layers if not divides(block, other)}

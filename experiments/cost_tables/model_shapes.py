@@ -6,7 +6,7 @@ from typing import Any
 
 import sparsemlp
 from sparsemlp import InputError
-from sparsemlp.blocks import Block, divides, why_indivisible
+from sparsemlp.blocks import Block, divides, nearest_that_divide, why_indivisible
 from sparsemlp.cost_models.costs import KINDS, Shapes
 from sparsemlp.errors import require_known
 from sparsemlp.options import flag
@@ -81,12 +81,13 @@ def check_blocks(
     way_out: str = "other blocks or --mask-layers",
 ) -> None:
     """Raises InputError that lists every block that does not divide a layer, and what to choose."""
-    pairs = [(block, kind) for block in blocks for kind in kinds]
-    broken = [
-        why_indivisible(block, shapes.kernel(kind), kind)
-        for block, kind in pairs
-        if not divides(block, shapes.kernel(kind))
-    ]
-    if broken:
-        listed = "\n  ".join(broken)
+    kernels = {kind: shapes.kernel(kind) for kind in kinds}
+    told: list[str] = []
+    for block in blocks:
+        broken = [kind for kind, kernel in kernels.items() if not divides(block, kernel)]
+        told += [why_indivisible(block, kernels[kind], kind) for kind in broken]
+        if broken:
+            told[-1] += f"; nearest that do: {nearest_that_divide(block, *kernels.values())}"
+    if told:
+        listed = "\n  ".join(told)
         raise InputError(f"choose {way_out}:\n  {listed}")

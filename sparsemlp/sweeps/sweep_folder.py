@@ -9,6 +9,7 @@ slurm/         scripts and output of the jobs on a cluster, if it ran there
 import contextlib
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,10 +78,10 @@ class SweepFolder:
         self.check()
 
     def check(self) -> None:
-        """Looks whether a sweep may work here; a folder that is not there yet is fine.
+        """Looks whether a sweep may work here; a folder that can be made is fine.
 
         Raises:
-          InputError: something else is in it, or it is no folder.
+          InputError: something else is in it, it is no folder, or none can be made.
         """
         try:
             others = sorted(
@@ -89,6 +90,12 @@ class SweepFolder:
                 if path.name not in _OWN and path.suffix != UNFINISHED
             )
         except FileNotFoundError:
+            above = next(path for path in self.path.absolute().parents if path.exists())
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise InputError(
+                    f"the folder {self.path} cannot be made: you may not write in {above}; "
+                    "choose another with --out"
+                ) from None
             return
         except OSError as error:
             raise InputError(

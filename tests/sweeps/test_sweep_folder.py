@@ -1,6 +1,7 @@
 """A sweep's folder says which runs it has and how far each is."""
 
 import json
+import os
 
 import pytest
 
@@ -82,6 +83,12 @@ def test_what_could_not_be_made_a_sweep_is_told_without_making_anything(tmp_path
         SweepFolder(tmp_path).check()
     with pytest.raises(InputError, match="is no folder for a sweep"):
         SweepFolder(tmp_path / "thesis.tex").check()
+
+
+def test_a_folder_that_nobody_lets_us_make_is_told_without_trying(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    with pytest.raises(InputError, match=rf"you may not write in {tmp_path}; .* --out"):
+        SweepFolder(tmp_path / "not" / "there").check()
 
 
 def test_a_launcher_that_was_killed_early_leaves_a_folder_that_can_be_taken(folder):

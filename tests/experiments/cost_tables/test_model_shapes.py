@@ -29,5 +29,9 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(InputError, match="names 'XPatc'"):
         masked_kinds("XPatc")
     check_blocks([(32, 32)], KINDS, Shapes())
-    with pytest.raises(InputError, match="block 48x32 does not divide XPatch"):
-        check_blocks([(48, 32), (32, 32)], KINDS, Shapes())
+    with pytest.raises(InputError, match="block 48x32 does not divide XPatch") as caught:
+        check_blocks([(48, 32), (32, 32), (3, 64)], KINDS, Shapes())
+    # Once of each block, and of those that divide every layer.
+    assert str(caught.value).count("nearest that do: 32x32 or 64x32") == 1
+    assert "nearest that do: 2x64 or 4x64" in str(caught.value)
+    assert "32x32 does not" not in str(caught.value)
