@@ -93,7 +93,7 @@ class BlockMask(_Blocks):
         return mask
 
     @property
-    def listed(self) -> KeptBlocks:
+    def kept_blocks(self) -> KeptBlocks:
         """The kept blocks, with their lists if they were made."""
         return jnp.asarray(self.kept, jnp.int32) if self.lists is None else self.lists
 
@@ -124,15 +124,15 @@ class BlockMask(_Blocks):
     @property
     def by_product(self) -> KeptByProduct:
         """The kept blocks for each of the three products."""
-        return KeptByProduct(self.listed, self.listed, self.listed)
+        return KeptByProduct(self.kept_blocks, self.kept_blocks, self.kept_blocks)
 
     def grid(self) -> Bool[Array, "down across"]:
         """The block grid `[in / cols, out / rows]` as booleans, True where a block is kept."""
-        return layout.kept_grid(self.listed, self.grid_shape)
+        return layout.kept_grid(self.kept_blocks, self.grid_shape)
 
     def dense(self) -> Bool[Array, "in out"]:
         """The mask `[in, out]`, one boolean a weight, True where the weight is kept."""
-        return layout.dense_mask(self.listed, self.kernel_shape, self.block)
+        return layout.dense_mask(self.kept_blocks, self.kernel_shape, self.block)
 
 
 @serializable

@@ -91,7 +91,7 @@ _Plain = tuple[Array, Array | None]
 
 def _kept_of(engine: Engine, *layers: Linear) -> tuple[KeptBlocks, ...]:
     masks = [layer.mask for layer in layers if isinstance(layer.mask, BlockMask)]
-    return tuple(engine.taken(mask.listed) for mask in masks)
+    return tuple(engine.taken(mask.kept_blocks) for mask in masks)
 
 
 def _fold_before(layer: Linear, scale: Array, shift: Array) -> Linear:

@@ -177,7 +177,7 @@ def _gradient_of(rule: GradientPruning | None, n_out: int) -> Neighbours | None:
 
 def _kept_of(engine: Engine, linear: Linear, layer: SparseLayer) -> KeptBlocks:
     if _is_masked(linear) and isinstance(linear.mask, BlockMask):
-        return engine.taken(linear.mask.listed)
+        return engine.taken(linear.mask.kept_blocks)
     return jnp.arange(layer.n_kept, dtype=jnp.int32)
 
 

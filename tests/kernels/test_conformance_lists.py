@@ -61,6 +61,6 @@ def test_lists_say_the_same_of_a_mask():
         np.testing.assert_array_equal(mask.grid(), plain.grid())
         np.testing.assert_array_equal(mask.dense(), plain.dense())
         assert (mask.n_kept, mask.density) == (plain.n_kept, plain.density)
-        again = BlockMask.of(mask.listed, mask.kernel_shape, mask.block)
+        again = BlockMask.of(mask.kept_blocks, mask.kernel_shape, mask.block)
         np.testing.assert_array_equal(again.kept, plain.kept)
         assert jax.tree.structure(again) == jax.tree.structure(mask)
