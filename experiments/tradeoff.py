@@ -57,8 +57,10 @@ def planned_bytes(settings: Settings, dataset: LabelledImages) -> int:
     images = jax.ShapeDtypeStruct(shape, jnp.uint8)
     labels = jax.ShapeDtypeStruct(shape[:1], jnp.int32)
 
+    masked = settings.mask_start_epoch < settings.epochs
+
     def step(state, images, labels):
-        return train_step(program, state, images, labels, masked=True)
+        return train_step(program, state, images, labels, masked=masked)
 
     analysis = jax.jit(step, donate_argnums=0).lower(state, images, labels).compile()
     return analysis.memory_analysis().temp_size_in_bytes  # pyright: ignore[reportOptionalMemberAccess]
@@ -163,7 +165,7 @@ def draw_tradeoff(
         share = point.peak_bytes / points[0].peak_bytes
         cells = (f"{point.top1:.2%}", three_digits(point.peak_bytes / 2**20), f"{share:.0%}")
         step = "" if math.isnan(point.step_ms) else f"{point.step_ms:.1f}"
-        table.add_row(point.name, *cells, step)
+        table.add_row(Text(point.name), *cells, step)
     Console().print(table)
     with look():
         figure = tradeoff_figure(

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -75,7 +76,8 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         axes[-1].set_title(f"ratio {chosen.ratio:g}")
     shown = [f"{chosen.block} over the ratios"] if over_ratios else []
     shown += [f"all blocks at ratio {chosen.ratio:g}"] if of_ratio else []
-    handles, labels = axes[0].get_legend_handles_labels()
+    entries = _entries(axes)
+    handles, labels = list(entries.values()), list(entries)
     width = figure.get_figwidth()
     columns = columns_for(labels, most=4, width=width)
     labels = [wrap(label, columns, width) for label in labels]
@@ -87,6 +89,17 @@ def backwards(study: Study, chosen: Chosen) -> Iterator[Drawing]:
         f"Test top-1 of the last epoch with each backward pass: {' and '.join(shown)}; bars are "
         "standard deviations over seeds.",
     )
+
+
+def _entries(panels: list[Axes]) -> dict[str, Any]:
+    """The handle of each name in the legend; a pass that the first panel has is not named again."""
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        handles, names = axes.get_legend_handles_labels()
+        # There it may be named with what else sets its runs apart.
+        known = {n for n in names for other in entries if f"{other}, ".startswith(f"{n}, ")}
+        entries |= {n: h for h, n in zip(handles, names, strict=True) if n not in known}
+    return entries
 
 
 def _lines(groups: list[Seeds]) -> dict[tuple[str, str], list[Seeds]]:

@@ -48,7 +48,9 @@ def _in_settings(study: Study, settings: set[tuple[object, ...]]) -> list[Seeds]
     groups = by_seed(run for run in study.finished if run.is_dense)
     one_each: dict[tuple[object, ...], Seeds] = {}
     for group in groups:
-        one_each.setdefault(_key(group.first), group)
+        known = one_each.setdefault(_key(group.first), group)
+        if len(group.runs) > len(known.runs):
+            one_each[_key(group.first)] = group
     return [group for key, group in one_each.items() if key in settings]
 
 

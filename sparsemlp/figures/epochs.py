@@ -8,7 +8,7 @@ from matplotlib.ticker import NullFormatter
 
 from sparsemlp.figures.dense_runs import named_dense_runs
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
-from sparsemlp.figures.legends import columns_for, height, wrap
+from sparsemlp.figures.legends import columns_for, height, wrap, wrap_title
 from sparsemlp.figures.seed_lines import MOST_LINES, backward_of, draw_seeds, looks, masked_at
 from sparsemlp.figures.style import (
     BACKWARDS,
@@ -36,14 +36,16 @@ def accuracy(study: Study, chosen: Chosen) -> Iterator[Drawing]:
             "accuracy_at_ratio has those of one ratio"
         )
     names = [wrap(f"{_name(study, group)}: {_last(group)}") for group in groups]
-    figure = Figure(figsize=(WIDTH, 2.6 + height(names)))
+    models = ", ".join(sorted({run.model for run in study.trained}))
+    datasets = ", ".join(sorted({run.dataset for run in study.trained}))
+    title, more = wrap_title(f"{models} on {datasets}")
+    figure = Figure(figsize=(WIDTH, 2.6 + more + height(names)))
     axes = figure.subplots()
     for group, look, name in zip(groups, looks(groups), names, strict=True):
         draw_seeds(axes, group, "test_top1", _without_crowd(group, look), name)
     percent_axis(axes, "test top-1")
     epoch_axis(axes)
-    models = ", ".join(sorted({run.model for run in study.trained}))
-    axes.set_title(f"{models} on {', '.join(sorted({run.dataset for run in study.trained}))}")
+    axes.set_title(title)
     figure.legend(loc="outside lower left", title="last epoch", alignment="left")
     yield Drawing("accuracy", figure, "Test top-1 after every epoch, a line a setting.")
 

@@ -1,7 +1,6 @@
 """Heat maps block x ratio: accuracy and memory movement in each cell, one per backward pass."""
 
 import math
-import textwrap
 from collections.abc import Iterator
 
 import matplotlib as mpl
@@ -14,6 +13,7 @@ from matplotlib.ticker import FuncFormatter
 
 from sparsemlp.figures.dense_runs import dense_top1
 from sparsemlp.figures.drawing import ONE_MASK, Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.legends import wrap_title
 from sparsemlp.figures.style import (
     SEQUENCE,
     WIDTH,
@@ -27,11 +27,6 @@ from sparsemlp.studies.run_costs import run_costs
 from sparsemlp.studies.seeds import by_seed, percent, statistics
 from sparsemlp.studies.study import Study
 from sparsemlp.studies.study_run import StudyRun
-
-_CHARACTERS = 11
-"""Of a title, in an inch."""
-_LINE = 0.2
-"""Inches of each of its lines."""
 
 Cells = dict[tuple[str, float], list[StudyRun]]
 
@@ -77,8 +72,8 @@ def _draw(study: Study, cells: Cells, title: str) -> Figure:
     width = max(3.6, min(WIDTH, 1.7 + 0.62 * len(ratios)))
     dense = dense_top1(study, _finished(cells))
     heading = title if dense is None else f"{title}; dense model {percent(*dense)}"
-    heading = textwrap.fill(heading, int(_CHARACTERS * width))
-    height = max(2.3, 1.3 + 0.38 * len(blocks)) + _LINE * heading.count("\n")
+    heading, more = wrap_title(heading, width)
+    height = max(2.3, 1.3 + 0.38 * len(blocks)) + more
     figure = Figure(figsize=(width, height))
     axes = figure.subplots()
     axes.set(xlim=(0, len(ratios)), ylim=(len(blocks), 0), xlabel="ratio", ylabel="block")

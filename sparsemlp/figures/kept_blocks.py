@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from sparsemlp.cost_models.costs import KINDS
 from sparsemlp.errors import InputError
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
+from sparsemlp.figures.legends import wrap_to
 from sparsemlp.figures.seed_lines import masked_at
 from sparsemlp.figures.style import SEQUENCE, WIDTH, name_backward, order_backwards
 from sparsemlp.runs.mask_activity import read_mask_activity
@@ -21,6 +22,8 @@ from sparsemlp.studies.study_run import StudyRun
 _MOST_CELLS = 2048
 """Above that a map is an image inside the vector file."""
 _MOST_ROWS = 6
+_CHARACTERS = 28
+"""Of a line beside a row, which is two inches high."""
 
 
 def kept_blocks(study: Study, chosen: Chosen) -> Iterator[Drawing]:
@@ -74,7 +77,7 @@ def _one_each(study: Study, runs: list[StudyRun]) -> Iterator[tuple[str, dict[st
         for (own, variant), shares in found.items():
             if own == backward:
                 told = [name_backward(backward), *filter(None, variant.split(", "))]
-                yield "\n".join(told), shares
+                yield "\n".join(wrap_to(words, _CHARACTERS) for words in told), shares
 
 
 def _read(run: StudyRun) -> dict[str, np.ndarray]:

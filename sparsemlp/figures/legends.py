@@ -1,4 +1,4 @@
-"""Legends that are as long as what sets runs apart: broken into lines that fit on the page."""
+"""Titles and legends as long as what sets runs apart: broken into lines that fit on the page."""
 
 import textwrap
 from collections.abc import Iterable
@@ -8,8 +8,13 @@ from sparsemlp.figures.style import WIDTH
 LINE_HEIGHT = 0.16
 """Inches of a line of a legend."""
 
+TITLE_LINE_HEIGHT = 0.2
+"""Inches of a line of a title."""
+
 _CHARACTERS = 100
 """Of a legend's line over the whole width of a page, beside its handle."""
+_OF_TITLE = 11
+"""Characters of a title, in an inch."""
 
 
 def columns_for(labels: Iterable[str], most: int, width: float = WIDTH) -> int:
@@ -32,6 +37,17 @@ def wrap(label: str, columns: int = 1, width: float = WIDTH) -> str:
 def wrap_to(label: str, characters: int) -> str:
     """A label broken between its words into lines of so many characters, longer words whole."""
     return textwrap.fill(label, characters, break_long_words=False, break_on_hyphens=False)
+
+
+def wrap_title(title: str, width: float = WIDTH) -> tuple[str, float]:
+    """A title broken into lines that fit a figure so wide, and the inches that more than one take.
+
+    Args:
+      title: of the figure or of its only panel.
+      width: of the figure, in inches.
+    """
+    lines = wrap_to(title, int(_OF_TITLE * width))
+    return lines, TITLE_LINE_HEIGHT * lines.count("\n")
 
 
 def height(labels: Iterable[str], columns: int = 1) -> float:

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from sparsemlp.cost_models.scaling_points import ScalingPoint
 from sparsemlp.figures.drawing import Drawing
+from sparsemlp.figures.legends import wrap_title
 from sparsemlp.figures.style import BACKWARDS, COLORS, MUTED, WIDTH, Look, name_backward
 
 _LOOKS = {
@@ -48,7 +49,8 @@ def draw_scaling(panels: Mapping[str, Sequence[ScalingPoint]], title: str) -> Dr
       title: of the whole picture.
     """
     variants = list(dict.fromkeys(p.variant for points in panels.values() for p in points))
-    figure = Figure(figsize=(WIDTH, 3.4 + 0.19 * len(variants)))
+    title, more = wrap_title(title)
+    figure = Figure(figsize=(WIDTH, 3.4 + more + 0.19 * len(variants)))
     rows = figure.subplots(
         2,
         len(panels),

@@ -88,9 +88,7 @@ class Labels:
 
     def other_options(self, run: StudyRun) -> str:
         """The options that differ between runs, beside block, ratio, backward pass and seed."""
-        ignored = _RULE | {"seed"} | _not_of(run)
-        if run.masking is None:
-            ignored -= {"config"}
+        ignored = (_RULE - {"config"}) | {"seed"} | _not_of(run)
         words = self._in_words(run, (name for name in self._differing if name not in ignored))
         return ", ".join(filter(None, [words, self._source(run)]))
 
@@ -146,7 +144,7 @@ def _skeleton(run: StudyRun) -> _Skeleton:
 
 def _not_of(run: StudyRun) -> frozenset[str]:
     """The options of masks, of a run that has none; other rules have layers too."""
-    if run.masking is not None:
+    if run.is_masked:
         return frozenset()
     return OF_A_MASK if run.is_dense else OF_A_MASK - {"mask_layers"}
 

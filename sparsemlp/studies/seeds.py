@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from sparsemlp.configuration.config import OF_THE_MACHINE
-from sparsemlp.configuration.mask_options import OF_A_MASK
+from sparsemlp.configuration.mask_options import NEED_A_MASK, OF_A_MASK
+from sparsemlp.configuration.settings import REPLACED, depth_and_plan
 from sparsemlp.studies.study_run import StudyRun
 
-_NOT_COMPARED = frozenset({"seed", *OF_THE_MACHINE})
+_NOT_COMPARED = frozenset({"seed", *OF_THE_MACHINE, *REPLACED, "config", "backward", "score"})
+"""Beside the seed what changes no result, and the options that the plan and the depth say."""
+_OF_MASKS = frozenset({"ramp_epochs", *OF_A_MASK, *NEED_A_MASK})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,9 +79,12 @@ def setting_of(run: StudyRun) -> tuple[str, ...]:
     """What runs that differ in their seed alone have in common."""
     assert run.settings is not None
     fields = dataclasses.fields(run.settings)
-    ignored = _NOT_COMPARED | OF_A_MASK if run.is_dense else _NOT_COMPARED
+    ignored = _NOT_COMPARED if run.is_masked else _NOT_COMPARED | _OF_MASKS
     compared = [field.name for field in fields if field.name not in ignored]
-    return (*(repr(getattr(run.settings, name)) for name in compared), run.dataset)
+    depth, _ = depth_and_plan(run.settings)
+    plan = sorted((pattern, rules) for pattern, rules in run.plan.items() if rules)
+    options = (getattr(run.settings, name) for name in compared)
+    return (*map(repr, (depth, plan, *options)), run.dataset)
 
 
 def _of(runs: list[StudyRun]) -> Seeds:

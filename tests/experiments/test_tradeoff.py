@@ -63,12 +63,13 @@ def test_a_run_on_other_images_takes_their_shapes(tmp_path: Path):
 def test_memory_is_told_as_a_share_of_the_largest(tmp_path: Path, monkeypatch, capsys):
     for name in ("a", "b"):
         write_run(tmp_path / name, DENSE, [0.5])
-    planned = iter((Point("a", 0.5, 2**20, 1.0), Point("b", 0.5, 2**22, 1.0)))
+    planned = iter((Point("a [/v2]", 0.5, 2**20, 1.0), Point("b", 0.5, 2**22, 1.0)))
     monkeypatch.setattr(tradeoff, "plan_run", lambda *_: next(planned))
     tradeoff.draw_tradeoff(tmp_path)
     assert (tmp_path / "tradeoff.png").is_file()
     said = capsys.readouterr().out
     assert said.index("100%") < said.index("25%")
+    assert "a [/v2]" in said
 
 
 def test_points_stand_where_they_belong():

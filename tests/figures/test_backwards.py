@@ -86,3 +86,14 @@ def test_more_rows_than_a_page_holds_are_left_out(tmp_path):
     study = read_study(tmp_path)
     with pytest.raises(NothingToDrawError, match=r"60 settings at ratio 0\.8 are more rows"):
         list(backwards(study, Chosen()))
+
+
+def test_the_legend_names_what_one_panel_alone_has(tmp_path):
+    found = (("32x32", "masked"), ("8x8", "masked"), ("8x8", "straight_through"))
+    runs = [(0.8, *own) for own in found] + [(0.5, "32x32", "masked")]
+    for i, (ratio, block, backward) in enumerate(runs):
+        run = synthetic.settings(block=block, ratio=ratio, backward=backward, epochs=1)
+        synthetic.write_run(tmp_path / str(i), run)
+    (drawing,) = backwards(read_study(tmp_path), Chosen())
+    named = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+    assert named == ["masked backward", "straight-through"]

@@ -16,6 +16,18 @@ def test_dense_runs_of_the_same_setting_are_found(small):
     assert dense_top1(small, masked) == found.top1()
 
 
+def test_the_group_of_most_seeds_is_the_measure(tmp_path):
+    """Groups that differ in what changes no result, which a masked run need not share."""
+    for seed, engine in ((0, "auto"), (1, "reference"), (2, "reference")):
+        run = synthetic.settings(epochs=1, seed=seed, engine=engine)
+        synthetic.write_run(tmp_path / str(seed), run)
+    synthetic.write_run(tmp_path / "a", synthetic.settings(block="2x2", ratio=0.5, epochs=1))
+    study = read_study(tmp_path)
+    found = dense_runs(study, [run for run in study.runs if run.is_masked])
+    assert found is not None
+    assert [run.name for run in found.runs] == ["1", "2"]
+
+
 def test_a_dense_run_of_other_epochs_is_no_measure(tmp_path):
     synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=2))
     synthetic.write_run(tmp_path / "b", synthetic.settings(block="2x2", ratio=0.5, epochs=1))

@@ -1,5 +1,7 @@
 """Maps are the counts over the masked steps, transposed to rows of outputs."""
 
+import shutil
+
 import numpy as np
 import pytest
 import synthetic_study as synthetic
@@ -72,3 +74,15 @@ def test_without_counts_there_is_nothing_to_draw(tmp_path, damage):
         list(kept_blocks(read_study(tmp_path), CHOSEN))
     with pytest.raises(NothingToDrawError, match="no run of 32x32"):
         list(kept_blocks(read_study(tmp_path), Chosen()))
+
+
+def test_what_sets_a_row_apart_fits_beside_it(tmp_path):
+    text = "ResMLP5 @ XPatch = masked 0.5 (1, 8) + sparse 0.5 (8, 8); XChannel = masked 0.5 (1, 8);"
+    counts = synthetic.write_run(tmp_path / "counts", RUN) / "mask_activity.npz"
+    for name, own in (("plain", text), ("pruned", text[:-1] + " + gradient 2:4;")):
+        run = synthetic.settings(config=own, epochs=3, mask_start_epoch=1)
+        shutil.copy(counts, synthetic.write_run(tmp_path / name, run) / counts.name)
+    (drawing,) = kept_blocks(read_study(tmp_path), CHOSEN)
+    told = [axes.get_ylabel().split("\n") for axes in drawing.figure.axes if axes.get_ylabel()]
+    assert max(len(lines) for lines in told) > 4
+    assert max(len(line) for lines in told for line in lines) <= 28

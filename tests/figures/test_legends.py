@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsemlp.figures.legends import LINE_HEIGHT, columns_for, height, wrap, wrap_to
+from sparsemlp.figures.legends import LINE_HEIGHT, columns_for, height, wrap, wrap_title, wrap_to
 from sparsemlp.figures.style import WIDTH
 
 
@@ -38,3 +38,12 @@ def test_lines_are_as_long_as_the_figure_is_wide():
     assert 40 < max(map(len, half.split("\n"))) <= 50
     assert columns_for(["b" * 30], most=4) == 2
     assert columns_for(["b" * 30], most=4, width=WIDTH / 2) == 1
+
+
+def test_a_long_title_takes_more_lines_and_their_height():
+    assert wrap_title("short") == ("short", 0)
+    title = " ".join(["word"] * 40)
+    whole, more = wrap_title(title)
+    assert max(map(len, whole.split("\n"))) <= 11 * WIDTH
+    assert more == pytest.approx(0.2 * whole.count("\n"))
+    assert wrap_title(title, WIDTH / 2)[1] > more > 0

@@ -49,8 +49,9 @@ def test_few_devices_and_a_dense_channel_mlp_are_drawn(devices):
     # 24 divides neither batch of 4096; the weak panel alone is drawn with it.
     points = scaling_points(Shapes(), masking, CLUSTER, devices, weak(8))
     with look():
-        drawing = draw_scaling({"weak": points}, "a title")
+        drawing = draw_scaling({"weak": points}, "a long title " * 20)
     assert render(drawing.figure, "png").startswith(b"\x89PNG")
+    assert max(map(len, drawing.figure.get_suptitle().split("\n"))) < 90
     names = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
     assert name_variant("masked_fused") not in names
     assert name_variant("straight_through") in names

@@ -151,3 +151,20 @@ def test_layers_and_depth_are_told_once(labelled):
     assert labels.variant(runs["channels"]) == "depth 4, XChannel masked"
     assert labels.variant(runs["tokens"]) == "depth 3, XPatch masked"
     assert labels.variant(runs["string"]) == "depth 2, XChannel masked"
+
+
+def test_runs_of_one_mask_that_differ_in_other_rules_say_so_beside_them(labelled):
+    masked = "ResMLP5 @ XChannel = masked 0.8 (32, 32)"
+    texts = [f"{masked};", f"{masked} + gradient 2:4;", f"{masked} + sparse 0.5 (8, 8);"]
+    runs, labels = labelled(**{f"run{i}": {"config": text} for i, text in enumerate(texts)})
+    told = [labels.other_options(runs[f"run{i}"]) for i in range(3)]
+    assert told == [f"config={text}" for text in texts]
+
+
+def test_masks_that_differ_by_layer_have_options_like_others(labelled):
+    by_layer = "ResMLP5 @ XPatch = masked 0.5 (2, 2); XChannel = masked 0.3 (1, 1);"
+    own = {"config": by_layer, "epochs": 20}
+    runs, labels = labelled(plain=own, later={**own, "mask_start_epoch": 12})
+    assert "mask_start_epoch=12" in labels.label(runs["later"])
+    assert labels.label(runs["later"]) != labels.label(runs["plain"])
+    assert "mask_start_epoch=12" in labels.other_options(runs["later"])

@@ -30,6 +30,20 @@ def test_what_a_dense_run_does_not_use_does_not_part_it():
     assert len(by_seed([run(), run(source="other data")])) == 2
 
 
+def test_masks_that_never_begin_are_no_masks():
+    never = run(block="8x8", ratio=0.5, epochs=4, mask_start_epoch=4, moments="reset")
+    assert len(by_seed([run(epochs=4), never])) == 1
+
+
+def test_it_is_not_the_spelling_of_the_masks_that_parts_runs():
+    text = "ResMLP5 @ XPatch = masked 0.8 (32, 32); XChannel = masked 0.8 (32, 32);"
+    alike = [run(config=text), run(config=text.replace(" ", "")), run(block="32x32", ratio=0.8)]
+    assert len(by_seed(alike)) == 1
+    others = [run(config=text.replace("0.8", "0.5")), run(config=text.replace("P5", "P4"))]
+    others += [run(config=text, backward="dense"), run(config=text, score="l1")]
+    assert len(by_seed([*alike, *others])) == 5
+
+
 def test_mean_and_sample_deviation():
     (group,) = by_seed([run(0.5, seed=0), run(0.7, seed=1)])
     mean, spread = group.top1()
