@@ -14,9 +14,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from sparsemlp.blocks import check_ratio, format_block, parse_block
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.figures import Chosen, Drawing, draw_figures, save
+from sparsemlp.figures import Drawing, choose, draw_figures, save
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.studies.study import read_study
@@ -27,8 +26,8 @@ def write_figures(
     out: Annotated[Path | None, open_default("FOLDER", "FOLDER/figures")] = None,
     only: Annotated[tuple[str, ...], open_default("NAME [NAME ...]", "all")] = (),
     vector: Literal["svg", "pdf"] = "svg",
-    block: str = "32x32",
-    ratio: float = 0.8,
+    block: Annotated[str | None, open_default("ROWSxCOLS", "32x32, or what most runs have")] = None,
+    ratio: Annotated[float | None, open_default("RATIO", "0.8, or what most runs have")] = None,
 ) -> None:
     """Draws the figures of a study.
 
@@ -38,12 +37,11 @@ def write_figures(
       only: accuracy, heat_maps, backwards, accuracy_at_ratio, curves, loaded_weights, step_time,
         changed_blocks, kept_blocks, masked_elements, flops.
       vector: format of the vector beside the PNG.
-      block: block of the figures that show one, ROWSxCOLS.
+      block: block of the figures that show one.
       ratio: ratio of the figures that show one.
     """
-    check_ratio(ratio)
-    chosen = Chosen(format_block(parse_block(block)), ratio)
     study = read_study(folder)
+    chosen = choose(study, block, ratio)
     out = out or folder / "figures"
     make_folder(out, f"--out={out}")
 

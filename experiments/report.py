@@ -16,9 +16,8 @@ from typing import Annotated
 import tyro
 
 from sparsemlp import InputError
-from sparsemlp.blocks import check_ratio, format_block, parse_block
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.figures import Chosen, Drawing, draw_figures, render, save
+from sparsemlp.figures import Drawing, choose, draw_figures, render, save
 from sparsemlp.files import make_folder
 from sparsemlp.options import cli, open_default
 from sparsemlp.reports.report import Picture, tables_of, write_report
@@ -29,8 +28,8 @@ def report(
     folder: Annotated[Path, tyro.conf.Positional],
     out: Annotated[Path | None, open_default("FILE.html", "FOLDER/report.html")] = None,
     figures: Annotated[Path | None, open_default("FOLDER", "none")] = None,
-    block: str = "32x32",
-    ratio: float = 0.8,
+    block: Annotated[str | None, open_default("ROWSxCOLS", "32x32, or what most runs have")] = None,
+    ratio: Annotated[float | None, open_default("RATIO", "0.8, or what most runs have")] = None,
 ) -> None:
     """Writes a study as one HTML page.
 
@@ -38,12 +37,11 @@ def report(
       folder: folder of a sweep or of run folders.
       out: the page.
       figures: folder to write the figures to as well, as SVG and PNG.
-      block: block of the figures that show one, ROWSxCOLS.
+      block: block of the figures that show one.
       ratio: ratio of the figures that show one.
     """
-    check_ratio(ratio)
-    chosen = Chosen(format_block(parse_block(block)), ratio)
     study = read_study(folder)
+    chosen = choose(study, block, ratio)
     out = out or folder / "report.html"
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out={out} is no page: end it in .html")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,6 +15,11 @@ def check_mask(mask: object) -> None:
     if mask is None:
         return
     if isinstance(mask, Mapping):
+        if any(map(_is_mask, jax.tree.leaves(mask, is_leaf=_is_mask))):
+            raise InputError(
+                f"a mask is a tree of masks here, with {', '.join(map(str, mask))}: give the mask "
+                "of this kernel alone, such as masks['block_0']['XPatch']['kernel']"
+            )
         way = "flax.serialization.from_state_dict(masks, state)"
         if "block" not in mask:
             way = "checkpointer.restore(path, masks), if they have the same blocks,"
@@ -36,7 +42,8 @@ def check_mask(mask: object) -> None:
         if kept.ndim != 1 or not jnp.issubdtype(kept.dtype, jnp.integer):
             raise InputError(
                 f"kept of a BlockMask is {kept.dtype} {kept.shape}: give int32 [k], the ids of the "
-                "kept blocks; stacked masks are for jax.vmap and jax.lax.scan"
+                "kept blocks; booleans are for a GridMask, stacked masks for jax.vmap and "
+                "jax.lax.scan"
             )
         n_blocks = mask.n_blocks
         # Ids on a device are not looked at: that would wait for it, and may be in a program.
@@ -63,6 +70,10 @@ def check_mask(mask: object) -> None:
                 f"{name} of a GridMask is {jnp.result_type(flag)} {jnp.shape(flag)}: give one "
                 "boolean, True where the gradient uses the mask"
             )
+
+
+def _is_mask(node: object) -> bool:
+    return isinstance(node, BlockMask | GridMask)
 
 
 def _ascend(ids: np.ndarray, n: int) -> bool:

@@ -35,7 +35,7 @@ def serializable[C](kind: type[C]) -> type[C]:
         jax.export.register_pytree_node_serialization(
             kind,
             serialized_name=f"sparsemlp.{kind.__name__}",
-            serialize_auxdata=lambda static: json.dumps(static).encode(),
+            serialize_auxdata=lambda static: json.dumps(static, default=int).encode(),
             deserialize_auxdata=lambda text: tuple(map(tuple, json.loads(text))),
         )
     flax.serialization.register_serialization_state(kind, _state, _restored)

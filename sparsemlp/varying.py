@@ -110,7 +110,8 @@ def draw_part(
 
 def _own_axis() -> tuple[str, ...]:
     try:
-        jax.lax.axis_size(AXIS)
+        index = jax.lax.axis_index(AXIS)
     except NameError:
         return ()
-    return (AXIS,)
+    # Where JAX tracks it an index varies, and what does not is whole on every device.
+    return () if jax.typeof(index).manual_axis_type.varying else (AXIS,)

@@ -9,6 +9,8 @@ from sparsemlp.errors import InputError
 from sparsemlp.mask_check import check_mask
 from sparsemlp.masks import BlockMask, GridMask
 
+GRID = GridMask(jnp.ones((1, 2), bool), (8, 8), (4, 8))
+
 
 @pytest.mark.parametrize(
     ("mask", "says"),
@@ -57,6 +59,10 @@ def test_ids_in_a_list_are_refused_with_the_way_out():
         ({"kept": 0, "kernel_shape": 0, "block": 0}, "as flax.serialization.from_state_dict(masks"),
         ({"kept": 0, "lists": None}, "as checkpointer.restore(path, masks), if they have the same"),
         ({}, "a mask is a mapping of nothing here"),
+        (
+            {"up": {"kernel": GridMask(jnp.ones((1, 2), bool), (8, 8), (4, 8))}},
+            "a mask is a tree of masks here, with up: give the mask of",
+        ),
     ],
 )
 def test_a_mask_that_was_restored_as_a_mapping_is_told_how_it_is_restored(restored, says):

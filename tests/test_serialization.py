@@ -94,6 +94,14 @@ def test_an_exported_program_takes_a_mask(mask):
     np.testing.assert_allclose(found, program(mask, x), rtol=1e-6)
 
 
+def test_a_program_is_exported_whose_mask_has_a_block_of_numpy_integers(unchecked):
+    rows, cols = np.array([4, 2])
+    mask = select_blocks(KERNEL, (rows, cols), 0.5)
+    written = jax.export.export(jax.jit(lambda mask: mask.dense()))(mask).serialize()
+    own = select_blocks(KERNEL, (4, 2), 0.5)
+    np.testing.assert_array_equal(jax.export.deserialize(written).call(own), own.dense())
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_program_for_any_number_of_images_is_exported(unchecked, masked):
     (batch,) = jax.export.symbolic_shape("batch")

@@ -59,6 +59,19 @@ def test_a_part_on_a_device_of_a_mesh_is_of_its_samples():
     np.testing.assert_array_equal(mapped(jnp.ones(3)), draw((7, 2))[3:6])
 
 
+def test_what_is_whole_on_every_device_has_one_draw():
+    """As a last batch that the devices do not divide; what varies here would be no whole result."""
+    for checks, outside in ((True, WHOLE), (False, SPLIT)):
+        mapped = jax.shard_map(
+            lambda like: draw_part(draw, (7, 2), like),
+            mesh=MESH,
+            in_specs=WHOLE,
+            out_specs=outside,
+            check_vma=checks,
+        )
+        np.testing.assert_array_equal(mapped(jnp.ones(7)), draw((7, 2)))
+
+
 def test_explicit_axes_are_refused_with_the_way_out():
     types = (jax.sharding.AxisType.Explicit,)
     mesh = jax.make_mesh((1,), ("data",), axis_types=types, devices=jax.devices()[:1])

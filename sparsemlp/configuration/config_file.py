@@ -28,10 +28,16 @@ def from_json(text: str, source: Path) -> Config:
     """Reads what `to_json` wrote; an option that is younger than the text has its default.
 
     Raises:
-      InputError: the text is no configuration of this version; the message names `source`.
+      InputError: the text is no configuration of this version, or damaged; the message names
+        `source`.
     """
     try:
         values = json.loads(text)
+    except ValueError as error:
+        raise InputError(
+            f"{source} is damaged, it is no JSON ({error}): restore the file, or start a new run"
+        ) from error
+    try:
         if not isinstance(values, dict) or "dataset" not in values:
             raise TypeError("it names no dataset")
         if values.get("data_dir") is not None:

@@ -1,6 +1,7 @@
 """Figures of a study: the thesis' and some more, in one look."""
 
 from sparsemlp.figures.catalogue import FIGURES, draw_figures
+from sparsemlp.figures.choice import choose
 from sparsemlp.figures.drawing import Chosen, Drawing, NothingToDrawError
 from sparsemlp.figures.writing import check_picture, render, save, save_as
 
@@ -10,6 +11,7 @@ __all__ = [
     "Drawing",
     "NothingToDrawError",
     "check_picture",
+    "choose",
     "draw_figures",
     "render",
     "save",

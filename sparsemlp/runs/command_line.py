@@ -117,7 +117,8 @@ def _parse(description: str | None, arguments: Sequence[str] | None, defaults: C
         if before != now and not moved and field.name not in CHANGEABLE:
             raise InputError(
                 f"{flag(field.name)}={now} differs from the {before} that "
-                f"{folder.path} was started with: a resumed run keeps its options"
+                f"{folder.path} was started with: a resumed run keeps its options; leave it out, "
+                "or start a new run with --out"
             )
     return dataclasses.replace(parsed, run=run)
 

@@ -261,11 +261,14 @@ def test_a_relative_name_of_the_same_data_is_the_same_data(started, data, capsys
         data_back.rename(data)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"block": 3}'])
-def test_a_broken_configuration_is_one_line(started, capsys, text):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("", "is damaged"), ("{}", "is no configuration"), ('{"block": 3}', "is no configuration")],
+)
+def test_a_broken_configuration_is_one_line(started, capsys, text, says):
     (started / "config.json").write_text(text)
     assert tiny.resume(started) == 2
-    assert f"{started / 'config.json'} is no configuration" in error_line(capsys)
+    assert f"{started / 'config.json'} {says}" in error_line(capsys)
 
 
 def test_a_configuration_with_values_of_another_type_is_one_line(started, capsys):

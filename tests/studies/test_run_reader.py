@@ -33,7 +33,7 @@ def test_options_and_keys_that_an_older_version_did_not_write_are_gaps(folder):
     ("file", "text", "words"),
     [
         ("config.json", '{"dataset": "cifar10", "from_the_future": 1}', "from_the_future"),
-        ("config.json", "{", "no configuration"),
+        ("config.json", "{", "is damaged, it is no JSON"),
         ("metrics.jsonl", "[]\n", "line 1"),
         ("metrics.jsonl", '{"epoch": 1}\n', "test_top1 is None"),
         ("metrics.jsonl", '{"epoch": "NaN", "test_top1": 0.5}\n', "epoch is nan"),

@@ -1,0 +1,36 @@
+"""Which block and ratio the figures show that show one."""
+
+from collections import Counter
+
+from sparsemlp.blocks import check_ratio, format_block, parse_block
+from sparsemlp.figures.drawing import Chosen
+from sparsemlp.studies.study import Study
+
+
+def choose(study: Study, block: str | None = None, ratio: float | None = None) -> Chosen:
+    """The setting that is asked for; what is left open as the default has it, if a run has that.
+
+    Else it is that of most runs with an epoch and one mask, the first one's of several.
+
+    Args:
+      study: the runs.
+      block: `ROWSxCOLS`, or open.
+      ratio: share of blocks dropped, or open.
+
+    Raises:
+      InputError: no block, or no ratio.
+    """
+    asked = dict[str, str | float]()
+    if block is not None:
+        asked["block"] = format_block(parse_block(block))
+    if ratio is not None:
+        check_ratio(ratio)
+        asked["ratio"] = ratio
+    usual = Chosen(**asked)  # pyright: ignore[reportArgumentType]
+    found = Counter(
+        Chosen(run.block or "", run.masking.ratio)
+        for run in study.trained
+        if run.masking is not None
+    )
+    fitting = [own for own, _ in found.most_common() if asked.items() <= vars(own).items()]
+    return usual if usual in fitting or not fitting else fitting[0]
