@@ -243,8 +243,11 @@ def _by_gradient(rule: Any) -> bool:
 
 
 def _mean(before: Float[Array, " n"], now: Float[Array, " n"], decay: float) -> Array:
-    # An infinity that is forgotten must not become NaN, nor stay.
-    return jnp.float32(decay) * before + jnp.float32(1 - decay) * now if decay else now
+    if not decay:
+        return now
+    # An infinity, or NaN, would stay in the mean for ever: it is forgotten with its step.
+    mean = jnp.float32(decay) * before + jnp.float32(1 - decay) * now
+    return jnp.where(jnp.isfinite(before), mean, now)
 
 
 def _flat(scores: Array) -> Array:

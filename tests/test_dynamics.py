@@ -130,15 +130,19 @@ def test_gradient_scores_are_the_first_order_change_of_the_loss():
     assert kept(masks) == largest.tolist()
 
 
-def test_without_a_mean_an_infinite_score_is_forgotten_with_its_step():
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_a_score_that_is_no_number_is_forgotten_with_its_step(decay):
     params, infinite = parameters(), with_norms([1.0] * 7 + [float("inf")])
-    memory = initial_memory(params, BY_GRADIENT, Dynamics())
+    dynamics = Dynamics(score_decay=decay)
+    memory = initial_memory(params, BY_GRADIENT, dynamics)
     for gradients in (infinite, params):
-        memory = remember_gradients(params, gradients, BY_GRADIENT, Dynamics(), memory)
+        memory = remember_gradients(params, gradients, BY_GRADIENT, dynamics, memory)
     expected = initial_memory(params, BY_GRADIENT, Dynamics())
     expected = remember_gradients(params, params, BY_GRADIENT, Dynamics(), expected)
-    assert np.all(np.isfinite(memory["scores"][PATH]))
-    np.testing.assert_array_equal(memory["scores"][PATH], expected["scores"][PATH])
+    scores, alone = (np.asarray(m["scores"][PATH]) for m in (memory, expected))
+    assert np.all(np.isfinite(scores))
+    assert scores[-1] == alone[-1]
+    assert np.array_equal(scores, alone) == (decay == 0)
 
 
 def test_before_any_gradient_is_known_norms_stand_in():

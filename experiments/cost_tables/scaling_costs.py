@@ -153,7 +153,7 @@ def _title(options: Scaling) -> str:
     given = options.peak_flops is not None or options.memory_bandwidth is not None
     masks = masks_in_words(options)
     device = "a device by numbers" if given else options.device.upper()
-    return f"{options.model}, {masks.rstrip("; ")}, {device}, {options.dtype} (theoretical)"
+    return f"{options.model}, {masks.rstrip('; ')}, {device}, {options.dtype} (theoretical)"
 
 
 def _hardware(cluster: Cluster) -> str:
