@@ -75,14 +75,17 @@ class Dynamics:
 def initial_memory(params: Mapping[str, Any], plan: Plan, dynamics: Dynamics) -> Memory:
     """The memory before the first step: scores of the initial weights, every block kept.
 
-    Where gradients rank the blocks, none is known yet: their l2 norms stand in.
+    Where gradients rank the blocks, none is known yet: l2 norms rank them, by scores below zero,
+    which the first gradients replace.
     """
     memory: Memory = {}
     kernels = list(masked_kernels(params, plan))
     if _remembers_scores(plan, params, dynamics):
         memory["scores"] = {
             path: _flat(
-                block_scores(kernel, rule.block, l2 if _by_gradient(rule) else rule.score, path)
+                -1 / jnp.maximum(block_scores(kernel, rule.block, l2, path), 1e-30)
+                if _by_gradient(rule)
+                else block_scores(kernel, rule.block, rule.score, path)
             )
             for path, kernel, rule in kernels
         }
@@ -195,7 +198,9 @@ def remember_gradients(
         if _by_gradient(rule):
             product = (kernel * of_path[path]).astype(jnp.float32)
             score = _flat(jnp.abs(jnp.sum(cut(product, rule.block), axis=(-2, -1))))
-            scores[path] = _mean(scores[path], score, dynamics.score_decay)
+            before = scores[path]
+            mean = _mean(before, score, dynamics.score_decay)
+            scores[path] = jnp.where(before < 0, score, mean)
     return memory | {"scores": scores}
 
 

@@ -145,7 +145,23 @@ def test_a_score_that_is_no_number_is_forgotten_with_its_step(decay):
     assert np.array_equal(scores, alone) == (decay == 0)
 
 
-def test_before_any_gradient_is_known_norms_stand_in():
+def test_the_first_gradients_are_the_mean_of_scores_so_far():
+    """Norms, which rank the blocks before, are of another size."""
+    dynamics = Dynamics(score_decay=0.99)
+    memory = initial_memory(parameters(), BY_GRADIENT, dynamics)
+    alone = initial_memory(parameters(), BY_GRADIENT, Dynamics())
+    params, steps = parameters(), [parameters(), with_norms([1, 2, 3, 4, 5, 6, 7, 8])]
+    first, second = (
+        remember_gradients(params, gradients, BY_GRADIENT, Dynamics(), alone)["scores"][PATH]
+        for gradients in steps
+    )
+    for gradients in steps:
+        memory = remember_gradients(params, gradients, BY_GRADIENT, dynamics, memory)
+    wanted = 0.99 * np.asarray(first) + 0.01 * np.asarray(second)
+    np.testing.assert_allclose(memory["scores"][PATH], wanted, rtol=1e-5)
+
+
+def test_before_any_gradient_is_known_norms_rank_the_blocks():
     params = with_norms([1, 5, 2, 6, 3, 7, 4, 8])
     memory = initial_memory(params, BY_GRADIENT, Dynamics())
     assert kept(select(params, memory, Dynamics(), by_gradient=True)[0]) == [1, 3, 5, 7]

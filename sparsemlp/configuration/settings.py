@@ -149,7 +149,8 @@ def check_said_in_vain(config: Config) -> None:
     """
     check_rates(config)
     check_dropped_decay(config)
-    if config.warmup_lr is not None and not _warmup_epochs(config, config.dataset == "digits"):
+    sets = (False, True) if config.dataset == "auto" else (config.dataset == "digits",)
+    if config.warmup_lr is not None and not any(_warmup_epochs(config, digits) for digits in sets):
         raise InputError(
             f"--warmup-lr={config.warmup_lr:g} needs a warm-up, and there is none: give "
             "--warmup-epochs, at least 1"

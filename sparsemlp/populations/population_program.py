@@ -87,9 +87,18 @@ def population_of(programs: Sequence[Program]) -> tuple[Program, Differences]:
     rules: dict[str, BlockMasking] = {}
     for program in programs:
         rules |= {p: r for p, r in program.model.plan.items() if isinstance(r, BlockMasking)}
+    masked = {
+        p
+        for program in programs
+        for p, r in program.model.plan.items()
+        if isinstance(r, BlockMasking) and r.ratio
+    }
     modes = {mode for program in programs if (mode := _backward(program)) is not None}
     common = {
-        pattern: dataclasses.replace(rule, ratio=0.5, backward=min(modes, default="masked"))
+        # What no member masks stays a pattern, which another one would match beside.
+        pattern: dataclasses.replace(
+            rule, ratio=0.5 * (pattern in masked), backward=min(modes, default="masked")
+        )
         for pattern, rule in rules.items()
     }
     model: Any = first.model

@@ -58,7 +58,7 @@ def rehearse(config: Config, *, is_remote: bool = False) -> Settings:
     check_left_to_pipeline(config)
     check_rates(config)
     check_dropped_decay(config)
-    settings = resolve(config, data.name)
+    settings = resolve(config, data.name if config.dataset == "auto" else config.dataset)
     _, plan = depth_and_plan(settings)
     if settings.mask_start_epoch >= settings.epochs and masks_any(plan):
         raise InputError(

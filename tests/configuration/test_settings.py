@@ -210,7 +210,14 @@ def test_a_rate_above_the_highest_is_refused(lr: dict[str, Any], name: str):
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"epochs": 9}, {"warmup_epochs": 0}, {"epochs": 1, "dataset": "digits"}], ids=str
+    "chosen",
+    [
+        {"epochs": 9, "dataset": "cifar10"},
+        {"warmup_epochs": 0},
+        {"epochs": 1},
+        {"epochs": 1, "dataset": "digits"},
+    ],
+    ids=str,
 )
 def test_the_rate_of_a_warm_up_that_there_is_not_is_refused(chosen: dict[str, Any]):
     with pytest.raises(InputError, match=r"--warmup-lr=0\.001 needs a warm-up"):
@@ -218,6 +225,8 @@ def test_the_rate_of_a_warm_up_that_there_is_not_is_refused(chosen: dict[str, An
     few = {**chosen, "warmup_epochs": 1}
     check_said_in_vain(Config(warmup_lr=0.001, **few))
     check_said_in_vain(Config(warmup_lr=0.001))
+    # It may come to mean digits, which have a warm-up then.
+    check_said_in_vain(Config(warmup_lr=0.001, epochs=9))
 
 
 def test_crops_and_flips_of_a_large_set_are_left_to_the_pipeline():

@@ -163,3 +163,13 @@ def test_modes_and_seeds_are_data_only_where_they_differ():
     assert differences.in_input_gradient is None
     rules = [rule for rule in all_rules(program.model.plan) if isinstance(rule, BlockMasking)]
     assert {rule.backward for rule in rules} == {"dense"}
+
+
+def test_what_no_member_masks_need_not_be_divided_by_its_block():
+    text = "ResMLP1 @ XChannel = masked {} (2, 4); XPatch = masked 0 (3, 3);"
+    none = dict.fromkeys(("block", "ratio", "depth", "mask_layers"))
+    members = [tiny.settings(**COMMON, **none, config=text.format(r)) for r in (0.5, 0.75)]
+    program, differences = population_of([build_program(own, DATA) for own in members])
+    assert {path.split("/")[1] for path in differences.n_kept} == {"XChannel1", "XChannel2"}
+    masks = [rule for rule in all_rules(program.model.plan) if isinstance(rule, BlockMasking)]
+    assert 0 in {rule.ratio for rule in masks}

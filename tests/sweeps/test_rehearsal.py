@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import tiny
 
 from sparsemlp.configuration.config import Config
 from sparsemlp.data import ImageDataset
@@ -38,6 +39,12 @@ def test_a_configuration_that_fits_gives_its_settings():
 def test_what_does_not_fit_is_refused(wrong, said):
     with pytest.raises(InputError, match=said):
         rehearse(dataclasses.replace(SMALL, **wrong))
+
+
+def test_a_file_that_is_called_digits_is_not_those_of_scikit_learn(tmp_path):
+    path = tiny.write_npz(tmp_path / "digits.npz")
+    config = Config(dataset=str(path), block="4x4", ratio=0.5, batch_size=8, mask_start_epoch=50)
+    assert rehearse(config).epochs == 200
 
 
 def test_a_folder_of_data_that_is_not_there_is_refused_where_it_is_known(tmp_path):

@@ -72,9 +72,11 @@ def _resized(image: Image.Image, box: Box, image_size: int) -> Image.Image:
     scale = _SMALLEST_SCALE
     while scale > 1 and min(right - left, lower - upper) < scale * _KEPT_PIXELS * image_size:
         scale //= 2
-    if scale > 1:
-        image.draft(None, (width // scale, height // scale))  # Does nothing but for JPEG.
-    x, y = image.width / width, image.height / height
+    x = y = 1.0
+    # Another format has no draft. The size of one is rounded up, its pixels are an exact fraction.
+    if scale > 1 and (found := image.draft(None, (width // scale, height // scale))) is not None:
+        _, (*_, own_width, own_height) = found
+        x, y = own_width / width, own_height / height
     return _as_rgb(image).resize(
         (image_size, image_size),
         Image.Resampling.BICUBIC,

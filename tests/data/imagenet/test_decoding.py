@@ -95,17 +95,23 @@ def test_validation_agrees_with_resizing_and_then_cropping():
     assert np.abs(shown - expected)[2:-2, 2:-2].max() <= 1
 
 
-def test_decoding_at_a_fraction_of_the_size_matters_less_than_the_choice_of_the_filter():
-    data = saved(natural(384, 512), "JPEG", quality=90)
+@pytest.mark.parametrize(("height", "width"), [(384, 512), (383, 511), (385, 513)])
+def test_decoding_at_a_fraction_of_the_size_matters_less_than_the_choice_of_the_filter(
+    height, width
+):
+    """Also of sizes that the fraction does not divide."""
+    data = saved(natural(height, width), "JPEG", quality=90)
     whole = Image.open(io.BytesIO(data))
     whole.load()
-    for image_size in (84, 80, 60, 42, 40, 21):
+    left, _, right, _ = centre_crop(width, height)
+    smallest = [int(right - left) // (2 * scale) for scale in (2, 4, 8)]
+    for image_size in (*smallest, 80, 60, 40):
         shown = decode_validation(data, image_size).astype(int)
 
         def difference(resample: Image.Resampling, shown: np.ndarray = shown) -> float:
             size = (shown.shape[1], shown.shape[0])
             return np.abs(
-                np.asarray(whole.resize(size, resample, centre_crop(512, 384))) - shown
+                np.asarray(whole.resize(size, resample, centre_crop(width, height))) - shown
             ).mean()
 
         assert difference(Image.Resampling.BICUBIC) > 0
