@@ -92,7 +92,8 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         """
         earlier: list[Any] = []
         if before := self.folder.read_environment():
-            earlier = [*before.pop("earlier", []), before]
+            known = before.pop("earlier", [])
+            earlier = [*(known if isinstance(known, list) else []), before]
         self.folder.failure.unlink(missing_ok=True)
         text = to_json(self.setup.settings).encode()
         write_whole(self.folder.config, lambda file: file.write(text))

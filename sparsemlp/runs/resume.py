@@ -72,7 +72,7 @@ def restore_run(
             "file"
         )
     n_epochs = restored.step // steps_per_epoch
-    records = [record for record in history.read() if "epoch" in record]
+    records = [record for record in history.read() if isinstance(record.get("epoch"), int)]
     for record in records:
         steps = record["epoch"] * steps_per_epoch
         if record.get("step", steps) != steps:

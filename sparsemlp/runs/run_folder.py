@@ -59,8 +59,12 @@ class RunFolder:
             raise InputError(f"the run folder {self.path} is not empty: {way_out}")
 
     def check_resumable(self) -> None:
-        """Raises InputError unless a run was started in this folder."""
-        if not self.config.is_file():
+        """Raises InputError unless a run was started in this folder, which can be read."""
+        try:
+            is_started = self.config.is_file()
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read: {error.strerror}") from error
+        if not is_started:
             raise InputError(
                 f"{self.path} is no run folder: it has no {self.config.name}; --resume takes the "
                 "folder that an earlier run printed at its start"

@@ -95,6 +95,9 @@ def _blame(
     found = False
     ask = functools.partial(_complaint, is_remote=is_remote)
     while (complaint := ask(values)) is not None:
+        if any(_named(option, None, complaint) for option in point.lost):
+            # That is of the default, which the file does not say.
+            return True
         option = _to_blame(point, values, complaint, blamed, ask, only_named=found)
         if option is None:
             if not found:
@@ -141,8 +144,14 @@ def _to_blame(
         return ask({name: value for name, value in values.items() if name != option})
 
     named = [option for option in own if _named(option, values[option], complaint)]
-    # A model string excludes other options, one by one: to blame it would hide all but the first.
-    named.sort(key=lambda option: (-_named(option, values[option], complaint), option == "config"))
+
+    def order(option: str) -> tuple[int, bool, bool]:
+        # A model string excludes other options, one by one: to blame it would hide all but the
+        # first. What is fixed is the same in all runs, so it is rather the other one.
+        clearly = _named(option, values[option], complaint)
+        return -clearly, option == "config", option not in point.swept
+
+    named.sort(key=order)
     for option in named:
         if without(option) != complaint:
             return option

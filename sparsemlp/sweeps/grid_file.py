@@ -67,11 +67,13 @@ class Point:
       choices: what was chosen, by option of `Config`.
       swept: the options that come from `hp`.
       line: the line of the grid that the point is of.
+      lost: the options whose values were all refused, each with a problem of its own.
     """
 
     choices: Mapping[str, Choice]
     swept: tuple[str, ...]
     line: int
+    lost: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +104,10 @@ def parse_grid_file(path: Path, text: str, problems: Problems) -> GridFile:
     for name, entry in sections.items():
         if name not in SECTIONS:
             problems.add(entry.line, f"unknown section {name!r}{_nearest(name, SECTIONS)}")
-    fixed, stated = _fixed(sections.get("fixed"), problems)
+    fixed, stated, lost = _fixed(sections.get("fixed"), problems)
     points: list[Point] = []
     for line, axes in _grids(sections.get("hp"), problems):
-        points += _span(line, axes, fixed, problems)
+        points += _span(line, axes, fixed, lost, problems)
     return GridFile(
         points,
         stated,
@@ -116,12 +118,15 @@ def parse_grid_file(path: Path, text: str, problems: Problems) -> GridFile:
 
 def _fixed(
     section: Entry | None, problems: Problems
-) -> tuple[dict[str, Choice], dict[str, Choice]]:
+) -> tuple[dict[str, Choice], dict[str, Choice], tuple[str, ...]]:
+    """What is chosen and what is stated, and the options whose value was refused."""
     chosen: dict[str, Choice] = {}
     stated: dict[str, Choice] = {}
+    named: list[str] = []
     for entry in () if section is None else entries(section.node, "fixed", problems):
         where = f"fixed.{entry.key}"
         option = _option(entry, where, problems)
+        named += [option] if option is not None else []
         if isinstance(entry.node, yaml.SequenceNode):
             problems.add(entry.line, f"{where} takes a single value: a list belongs to hp")
             continue
@@ -133,13 +138,16 @@ def _fixed(
                 stated[entry.key] = choice
             else:
                 _put(chosen, option, choice, entry.line, problems)
-    return chosen, stated
+    return chosen, stated, tuple(option for option in named if option not in chosen)
 
 
 def _grids(
     section: Entry | None, problems: Problems
 ) -> Iterable[tuple[int, dict[str, list[Choice]]]]:
-    """The lists of each grid, by option; one grid without lists if there is no `hp`."""
+    """The lists of each grid, by option, empty where all of one was refused.
+
+    One grid without lists if there is no `hp`.
+    """
     if section is None:
         return [(1, {})]
     nodes = [section.node]
@@ -162,17 +170,22 @@ def _axes(node: yaml.Node, problems: Problems) -> dict[str, list[Choice]]:
                 problems.add(entry.line, f"{where} changes nothing: it belongs to fixed")
             continue
         values = _choices(entry.key, where, scalars(entry.node, where, problems), problems)
-        if option in axes:
+        if axes.get(option):
             other = axes[option][0].key
             problems.add(entry.line, f"{where} and {other} are the same option: keep one")
-        if values:
-            axes[option] = values
+        axes[option] = values or axes.get(option, [])
     return axes
 
 
 def _span(
-    line: int, axes: dict[str, list[Choice]], fixed: dict[str, Choice], problems: Problems
+    line: int,
+    found: dict[str, list[Choice]],
+    fixed: dict[str, Choice],
+    lost: tuple[str, ...],
+    problems: Problems,
 ) -> list[Point]:
+    axes = {option: values for option, values in found.items() if values}
+    lost += tuple(option for option, values in found.items() if not values)
     for option, values in axes.items():
         if option in fixed:
             at = fixed[option].place[0]
@@ -186,7 +199,7 @@ def _span(
         )
         return []
     return [
-        Point(fixed | dict(zip(axes, chosen, strict=True)), tuple(axes), line)
+        Point(fixed | dict(zip(axes, chosen, strict=True)), tuple(axes), line, lost)
         for chosen in itertools.product(*axes.values())
     ]
 

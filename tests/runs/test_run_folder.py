@@ -42,6 +42,8 @@ def test_only_a_folder_that_a_run_was_started_in_can_be_resumed(tmp_path):
             RunFolder(folder).check_resumable()
     RunFolder(tmp_path).config.write_text("{}")
     RunFolder(tmp_path).check_resumable()
+    with pytest.raises(InputError, match="x cannot be read: File name too long"):
+        RunFolder(tmp_path / ("x" * 300)).check_resumable()
 
 
 def test_every_path_lies_in_the_folder_under_a_name_of_its_own(tmp_path):

@@ -120,6 +120,7 @@ def test_several_wrong_values_of_one_run_are_all_told(data):
         ("  seed: [0]\n", "  image_size: 32\n", "4: image_size is 32, but 8 in"),
         ("  seed: [0]\n", "  width: 3\n", "4: width: --width is an option of --model=resnet9"),
         ("  patch_size: [3]\n", "", "2: patch_size: "),
+        ("  warmup_epochs: [7]\n", "  epochs: 2\n", "2: warmup_epochs: "),
     ],
 )
 def test_a_complaint_stands_at_the_option_to_blame(data, hp, fixed, line):
@@ -215,6 +216,23 @@ def test_no_complaint_hides_another_one(data):
     model = "  model_config: ['ResMLP1 @ XPatch = masked 0.5 (2, 2);']\n"
     lines = told(f"{model}  ratio: [0.5]\n  mask_layers: [XPatch]\n", "", data)
     assert {line.split(" ")[1] for line in lines} == {"depth:", "mask_layers:", "ratio:"}
+
+
+def test_the_default_of_an_option_whose_values_are_refused_is_not_complained_of(data):
+    """The blocks of the default do not divide the model."""
+    grids = (
+        ("  ratio: [0.5]\n  block: [!own 8x8]\n", ""),
+        ("  ratio: [0.5]\n", "  block: !own 8x8\n"),
+    )
+    for hp, fixed in grids:
+        problems = Problems(FILE)
+        text = f"hp:\n{hp}fixed:\n{fixed}{TINY}  lr: -1\n  batch_size: 8\n  dataset: {data}\n"
+        file = parse_grid_file(FILE, text, problems)
+        check_points(file.points, file.stated, problems)
+        assert [problem.text.split(":")[0] for problem in problems] in (
+            ["hp.block", "lr"],
+            ["fixed.block", "lr"],
+        )
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the engine may run there")
