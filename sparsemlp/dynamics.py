@@ -227,9 +227,10 @@ def _scores_of_step(
 def _favoured(
     score: Float[Array, " n"], kept: Bool[Array, " n"], hysteresis: float
 ) -> Float[Array, " n"]:
-    """The scores with those of kept blocks raised by this share of their size."""
+    """The scores with those of kept blocks raised by this share of their size, if not all are."""
     more, less = jnp.float32(1 + hysteresis), jnp.float32(1 - hysteresis)
-    return jnp.where(kept, score * jnp.where(score < 0, less, more), score)
+    favoured = kept & ~jnp.all(kept)
+    return jnp.where(favoured, score * jnp.where(score < 0, less, more), score)
 
 
 def _kept_ids(flags: Bool[Array, " n"], ratio: float) -> Int32[Array, " k"]:

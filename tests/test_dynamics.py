@@ -163,8 +163,10 @@ def test_the_first_gradients_are_the_mean_of_scores_so_far():
 
 def test_before_any_gradient_is_known_norms_rank_the_blocks():
     params = with_norms([1, 5, 2, 6, 3, 7, 4, 8])
-    memory = initial_memory(params, BY_GRADIENT, Dynamics())
-    assert kept(select(params, memory, Dynamics(), by_gradient=True)[0]) == [1, 3, 5, 7]
+    for hysteresis in (0.0, 0.5, 1.0, 3.0):
+        dynamics = Dynamics(hysteresis=hysteresis)
+        memory = initial_memory(params, BY_GRADIENT, dynamics)
+        assert kept(select(params, memory, dynamics, by_gradient=True)[0]) == [1, 3, 5, 7]
     with pytest.raises(InputError, match="only a training step knows: select_dynamic_masks"):
         select_masks(params, BY_GRADIENT)
 

@@ -60,7 +60,7 @@ def test_ids_in_a_list_are_refused_with_the_way_out():
         ({"kept": 0, "lists": None}, "as checkpointer.restore(path, masks), if they have the same"),
         ({}, "a mask is a mapping of nothing here"),
         (
-            {"up": {"kernel": GridMask(jnp.ones((1, 2), bool), (8, 8), (4, 8))}},
+            {"up": {"kernel": GRID}},
             "a mask is a tree of masks here, with up: give the mask of",
         ),
     ],

@@ -10,7 +10,8 @@ from sparsemlp.studies.study import Study
 def choose(study: Study, block: str | None = None, ratio: float | None = None) -> Chosen:
     """The setting that is asked for; what is left open as the default has it, if a run has that.
 
-    Else it is that of most runs with an epoch and one mask, the first one's of several.
+    The default ratio goes before the default block. Else it is what most runs with an epoch and one
+    mask have, the first one's of several.
 
     Args:
       study: the runs.
@@ -33,4 +34,8 @@ def choose(study: Study, block: str | None = None, ratio: float | None = None) -
         if run.masking is not None
     )
     fitting = [own for own, _ in found.most_common() if asked.items() <= vars(own).items()]
-    return usual if usual in fitting or not fitting else fitting[0]
+
+    def like_usual(own: Chosen) -> tuple[bool, bool]:
+        return own.ratio == usual.ratio, own.block == usual.block
+
+    return max(fitting, key=like_usual, default=usual)

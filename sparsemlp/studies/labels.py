@@ -88,7 +88,9 @@ class Labels:
 
     def other_options(self, run: StudyRun) -> str:
         """The options that differ between runs, beside block, ratio, backward pass and seed."""
-        ignored = (_RULE - {"config"}) | {"seed"} | _not_of(run)
+        ignored = _RULE | {"seed"} | _not_of(run)
+        if run.masking is None or self._depths_differ or self._layers_differ or self._rules_differ:
+            ignored -= {"config"}
         words = self._in_words(run, (name for name in self._differing if name not in ignored))
         return ", ".join(filter(None, [words, self._source(run)]))
 

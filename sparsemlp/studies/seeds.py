@@ -9,6 +9,7 @@ import numpy as np
 from sparsemlp.configuration.config import OF_THE_MACHINE
 from sparsemlp.configuration.mask_options import NEED_A_MASK, OF_A_MASK
 from sparsemlp.configuration.settings import REPLACED, depth_and_plan
+from sparsemlp.plan import as_tuple
 from sparsemlp.studies.study_run import StudyRun
 
 _NOT_COMPARED = frozenset({"seed", *OF_THE_MACHINE, *REPLACED, "config", "backward", "score"})
@@ -82,7 +83,9 @@ def setting_of(run: StudyRun) -> tuple[str, ...]:
     ignored = _NOT_COMPARED if run.is_masked else _NOT_COMPARED | _OF_MASKS
     compared = [field.name for field in fields if field.name not in ignored]
     depth, _ = depth_and_plan(run.settings)
-    plan = sorted((pattern, rules) for pattern, rules in run.plan.items() if rules)
+    # A pattern without a rule counts beside others: what matches it best has none.
+    own = () if run.is_dense else sorted(run.plan.items(), key=lambda item: item[0])
+    plan = [(pattern, sorted(as_tuple(rules), key=repr)) for pattern, rules in own]
     options = (getattr(run.settings, name) for name in compared)
     return (*map(repr, (depth, plan, *options)), run.dataset)
 

@@ -27,6 +27,13 @@ def test_what_is_left_open_is_what_most_runs_have(tmp_path):
     assert choose(study, block="8x8", ratio=0.9) == Chosen("8x8", 0.9)
 
 
+def test_the_default_ratio_goes_before_the_default_block(tmp_path):
+    pairs = [("2x2", 0.8), ("8x8", 0.8), ("16x16", 0.5), ("16x16", 0.5), ("32x32", 0.5)]
+    study = read_study_of(tmp_path, *pairs)
+    assert choose(study) == Chosen("2x2", 0.8)
+    assert choose(study, ratio=0.5) == Chosen("32x32", 0.5)
+
+
 def test_what_is_no_block_or_no_ratio_is_refused(small):
     with pytest.raises(InputError, match="32"):
         choose(small, block="32")

@@ -161,6 +161,12 @@ def test_runs_of_one_mask_that_differ_in_other_rules_say_so_beside_them(labelled
     assert told == [f"config={text}" for text in texts]
 
 
+def test_a_model_string_that_says_block_and_ratio_alone_is_not_told_beside_them(labelled):
+    texts = [f"ResMLP5 @ XChannel = masked {ratio} (32, 32);" for ratio in (0.5, 0.8)]
+    runs, labels = labelled(**{f"run{i}": {"config": text} for i, text in enumerate(texts)})
+    assert [labels.other_options(run) for run in runs.values()] == ["", ""]
+
+
 def test_masks_that_differ_by_layer_have_options_like_others(labelled):
     by_layer = "ResMLP5 @ XPatch = masked 0.5 (2, 2); XChannel = masked 0.3 (1, 1);"
     own = {"config": by_layer, "epochs": 20}

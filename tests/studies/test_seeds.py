@@ -41,7 +41,9 @@ def test_it_is_not_the_spelling_of_the_masks_that_parts_runs():
     assert len(by_seed(alike)) == 1
     others = [run(config=text.replace("0.8", "0.5")), run(config=text.replace("P5", "P4"))]
     others += [run(config=text, backward="dense"), run(config=text, score="l1")]
-    assert len(by_seed([*alike, *others])) == 5
+    # A layer without a mask, although that of both channel linears would match it.
+    others += [run(config=f"{text} XChannel1 = masked 0 (32, 32);")]
+    assert len(by_seed([*alike, *others])) == 6
 
 
 def test_mean_and_sample_deviation():
