@@ -218,42 +218,6 @@ def test_no_complaint_hides_another_one(data):
     assert {line.split(" ")[1] for line in lines} == {"depth:", "mask_layers:", "ratio:"}
 
 
-@pytest.mark.parametrize(
-    ("hp", "fixed"), [("  block: [!own 8x8]\n", ""), ("  seed: [0]\n", "  block: !own 8x8\n")]
-)
-def test_the_default_of_an_option_whose_values_are_refused_is_not_complained_of(data, hp, fixed):
-    """Its blocks do not divide the model."""
-    problems = Problems(FILE)
-    text = f"hp:\n  ratio: [0.5]\n{hp}fixed:\n{fixed}{TINY}  batch_size: 8\n  dataset: {data}\n"
-    file = parse_grid_file(FILE, text, problems)
-    check_points(file.points, file.stated, problems)
-    (problem,) = problems
-    assert "the tag !own is not allowed" in problem.text
-
-
-@pytest.mark.parametrize(
-    ("hp", "fixed", "said"),
-    [
-        ("  block: [7x7]\n", "  block: !own 8x8\n", "block 7x7 does not divide"),
-        ("  block: [!own 8x8]\n", "  block: 7x7\n", "block 7x7 does not divide"),
-        (
-            "  model_config: ['ResMLP1 @ XChannel = masked 0.5 (7, 7);']\n",
-            "  block: !own 8x8\n",
-            "block 7x7 does not divide",
-        ),
-    ],
-)
-def test_a_value_that_is_refused_hides_no_complaint_about_another_one(data, hp, fixed, said):
-    problems = Problems(FILE)
-    text = f"hp:\n{hp}fixed:\n{fixed}  batch_size: 8\n  dataset: {data}\n"
-    text += "" if "model_config" in hp else "  ratio: 0.5\n"
-    file = parse_grid_file(FILE, text, problems)
-    check_points(file.points, file.stated, problems)
-    told = [problem.text for problem in problems]
-    assert any("the tag !own is not allowed" in text for text in told)
-    assert any(said in text for text in told)
-
-
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="the engine may run there")
 def test_an_engine_that_cannot_run_here_is_told_unless_others_train(data):
     hp = "  block: [2x4]\n  ratio: [0.5]\n  engine: [mosaic]\n"
