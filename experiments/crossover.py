@@ -91,6 +91,11 @@ def measure(options: Options) -> None:
     """
     cases = _cases(options)
     blocks = [parse_block(text) for text in options.block]
+    if not any(_ratios(case, block) for case in cases for block in blocks):
+        raise InputError(
+            f"no --block of {', '.join(options.block) or 'none'} divides a --kernel of "
+            f"{', '.join(options.kernel)} into several: name one that does"
+        )
     table = _table(options.out)
     measured_now = f"{datetime.date.today()}: {describe_machine(describe_environment(), 'jaxlib')}"
     measured = table.get("measured", {})

@@ -71,7 +71,7 @@ def measure_convolution(options: Annotated[Convolution, tyro.conf.arg(name="")])
         if not 0 < ratio < 1:
             raise InputError(f"--ratio={ratio} is not in (0, 1)")
     require_known(f"--precision={options.precision}", options.precision, get_args(Precision))
-    check_convolving(options.engine, parse_shape(options.window))
+    check_convolving(options.engine, _window(options))
     table = Table(
         title=f"{options.images} images of {options.size}x{options.size}, kernel {options.window}, "
         f"stride {options.stride}, {options.precision}: dense / this; engine {options.engine}",
@@ -108,7 +108,7 @@ def measure_products(
     shape: tuple[int, int], mask: BlockMask, options: Convolution
 ) -> dict[str, float]:
     """The median seconds of each product, dense and masked taking turns."""
-    size, image = parse_shape(options.window), (options.size, options.size)
+    size, image = _window(options), (options.size, options.size)
     geometry = window_geometry(image, size, (options.stride, options.stride), "SAME")
     tensors = _tensors(shape, size, geometry, options)
     n_rows = options.images * math.prod(geometry.outputs(image, size))
@@ -143,7 +143,7 @@ def measure_products(
 
 def _mask(shape: tuple[int, int], block: str, ratio: float, options: Convolution) -> BlockMask:
     """A mask of random weights."""
-    kernel = jax.random.normal(jax.random.key(4), (*parse_shape(options.window), *shape))
+    kernel = jax.random.normal(jax.random.key(4), (*_window(options), *shape))
     return select_blocks(kernel, parse_block(block), ratio)
 
 
@@ -160,3 +160,7 @@ def _tensors(
         dy=jax.random.normal(keys[2], (options.images, *outputs, shape[1])),
     )
     return jax.tree.map(lambda a: a.astype(options.precision), tensors)
+
+
+def _window(options: Convolution) -> tuple[int, int]:
+    return parse_block(options.window, "--window", "HEIGHTxWIDTH", "height and width in pixels")

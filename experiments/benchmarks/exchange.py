@@ -46,6 +46,10 @@ class Exchange:
 
 def measure_exchange(options: Annotated[Exchange, tyro.conf.arg(name="")]) -> None:
     """The bytes that devices exchange for the gradients of a step, from the compiled program."""
+    if options.images < 1:
+        raise InputError(f"--images={options.images} must be at least 1")
+    if not 0 < options.ratio < 1:
+        raise InputError(f"--ratio={options.ratio:g} is not in (0, 1): 0 is the dense model itself")
     if options.devices < 2:
         raise InputError(f"--devices={options.devices} exchange nothing: choose at least 2")
     require_known(f"--model={options.model}", options.model, PRESETS)

@@ -120,9 +120,9 @@ def measured_peak(size: int = 2048) -> Peak:
 
 
 def quartiles(values: list[float]) -> tuple[float, float]:
-    """The first and the third quartile; of a single value twice itself."""
-    if len(values) == 1:
-        return values[0], values[0]
+    """The first and the third quartile; of one or two values the smallest and the largest."""
+    if len(values) < 3:
+        return min(values), max(values)
     low, _, high = statistics.quantiles(values, n=4)
     return low, high
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import gc
 import importlib.util
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -181,8 +182,10 @@ def measure_peers(folder: Path, budget: Budget, options: Gpu) -> None:
 
 
 def _check(options: Gpu) -> None:
-    if options.rounds < 1 or options.minutes <= 0 or options.workers < 0:
-        raise InputError("--rounds must be at least 1, --workers at least 0, --minutes above 0")
+    if options.rounds < 1 or options.workers < 0:
+        raise InputError("--rounds must be at least 1, --workers at least 0")
+    if not 0 < options.minutes < math.inf:
+        raise InputError(f"--minutes={options.minutes:g} must be a finite number above 0")
     if not options.smoke and jax.default_backend() != "gpu":
         raise InputError(
             f"there is no GPU, JAX runs on {jax.default_backend()!r}: where there is one, pip "

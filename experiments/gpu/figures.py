@@ -77,6 +77,8 @@ def roofline(device: Record, records: list[Record], dtype: str) -> Figure:
             markersize=4,
             label=f"{name}, {phase.replace('_', ' ')}",
         )
+    if not points:
+        raise InputError(f"no product in {dtype!r} has a time: choose another --dtype")
     asked = [intensity for found in points.values() for intensity, _ in found]
     last = max(4 * peak / bandwidth, 1.3 * max(asked))
     intensities = np.geomspace(0.5 * min(asked), last, 500)

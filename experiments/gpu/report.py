@@ -13,7 +13,7 @@ from gpu.products import latest, numbers_of, point_of
 from gpu.summary import summary_rows
 from sparsemlp import InputError
 from sparsemlp.blocks import format_block
-from sparsemlp.files import Record, write_whole
+from sparsemlp.files import Record, read_record, write_whole
 from sparsemlp.runs.history import History
 
 _PEER = "PyTorch BSR"
@@ -54,7 +54,9 @@ def read_device(folder: Path) -> Record:
     path = folder / "device.json"
     if not path.exists():
         raise InputError(f"{folder} holds no results: python experiments/benchmark.py gpu makes it")
-    return json.loads(path.read_text())
+    if (device := read_record(path)) is None:
+        raise InputError(f"{path} is damaged: restore it, or measure in another folder")
+    return device
 
 
 def write_report(folder: Path) -> str:
@@ -141,8 +143,8 @@ def _products(folder: Path, is_measured: bool, ceilings: Ceilings) -> Iterator[s
         "Engines are given the lists of kept blocks, which a step makes once: `metadata`. In each "
         "time is a small kernel that makes a repetition wait for the one before, and a share of a "
         "turn of XLA's loop, which PyTorch's graphs have not: `loop` is both with one that only "
-        "adds 1 to the bias. The roofline is that of global memory; what fits the second-level "
-        "cache may be above 100%."
+        "adds 1 to the bias. The roofline is the least time that global memory and arithmetic "
+        "allow, product by product; what fits the second-level cache may be above 100%."
     )
     yield ""
     yield from _head(

@@ -1,6 +1,5 @@
 """The folder of a GPU benchmark's results: of one device, code and versions alone."""
 
-import json
 from pathlib import Path
 
 import jax
@@ -9,20 +8,21 @@ from tuning.checksum import checksum
 from tuning.device_lock import device_lock
 
 import pallas_kernels
+import sparsemlp
 from sparsemlp import InputError
-from sparsemlp.files import Record, write_json
+from sparsemlp.files import Record, read_record, write_json
 from sparsemlp.runs.environment import describe_environment
 
 _CODE = ("*.py", "*.h", "tables/*.json")
 
 
 def code_digest() -> str:
-    """A checksum of the kernels and of what times them: numbers of other code are not mixed.
+    """A checksum of kernels, models and what times them: numbers of other code are not mixed.
 
     Nor are those of other tables, by which kernels are cut.
     """
-    folders = Path(pallas_kernels.__file__).parent, Path(__file__).parents[1]
-    return checksum(*folders, kinds=_CODE)
+    packages = (Path(module.__file__ or "").parent for module in (pallas_kernels, sparsemlp))
+    return checksum(*packages, Path(__file__).parents[1], kinds=_CODE)
 
 
 def open_folder(folder: Path, *, is_trial: bool) -> Record:
@@ -43,7 +43,9 @@ def open_folder(folder: Path, *, is_trial: bool) -> Record:
         "code": code_digest(),
     }
     if path.exists():
-        device = json.loads(path.read_text())
+        device = read_record(path)
+        if device is None:
+            raise InputError(f"{path} is damaged: restore it, or choose another folder with --out")
         for name, value in own.items():
             if device.get(name) != value:
                 raise InputError(

@@ -1,14 +1,13 @@
 """The table of a device while `tune.py` measures it: written anew after each problem."""
 
 import datetime
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pallas_kernels.tuning import FORMAT
 from sparsemlp import InputError
-from sparsemlp.files import Record, write_json
+from sparsemlp.files import Record, read_record, write_json
 
 
 class TuningTable:
@@ -89,7 +88,8 @@ def line_of(entry: Record) -> str:
 
 
 def _read(path: Path, about: Record) -> Record:
-    table = json.loads(path.read_text())
+    if (table := read_record(path)) is None:
+        raise InputError(f"--out={path} is damaged: remove it, or choose another file")
     for name in ("format", "measured", "device", "versions"):
         if table.get(name) != about[name]:
             raise InputError(

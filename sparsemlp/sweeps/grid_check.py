@@ -11,7 +11,7 @@ from typing import Any
 
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.program import reason_against_devices
-from sparsemlp.configuration.settings import Settings
+from sparsemlp.configuration.settings import REPLACED, Settings
 from sparsemlp.data import is_streamed
 from sparsemlp.errors import InputError
 from sparsemlp.options import flag
@@ -94,8 +94,10 @@ def _blame(
     """Adds all complaints about a point, taking from `values` what is to blame; whether any."""
     found = False
     ask = functools.partial(_complaint, is_remote=is_remote)
+    # A model string replaces some of them, so no default is what is wrong.
+    lost = [o for o in point.lost if "config" not in values or o not in REPLACED]
     while (complaint := ask(values)) is not None:
-        if any(_named(option, None, complaint) for option in point.lost):
+        if any(_named(option, None, complaint) for option in lost):
             # That is of the default, which the file does not say.
             return True
         option = _to_blame(point, values, complaint, blamed, ask, only_named=found)

@@ -22,7 +22,6 @@ from typing import Any
 
 import yaml
 
-from sparsemlp.configuration.settings import REPLACED
 from sparsemlp.errors import InputError
 from sparsemlp.sweeps.grid_keys import (
     IGNORED,
@@ -187,9 +186,7 @@ def _span(
 ) -> list[Point]:
     axes = {option: values for option, values in found.items() if values}
     lost += tuple(option for option, values in found.items() if not values)
-    said = {*axes, *fixed}
-    said |= set(REPLACED) if "config" in said else set()
-    lost = tuple(option for option in lost if option not in said)
+    lost = tuple(option for option in lost if option not in {*axes, *fixed})
     for option, values in axes.items():
         if option in fixed:
             at = fixed[option].place[0]

@@ -152,6 +152,7 @@ def test_the_search_finds_where_native_begins_to_pay(
         (("--block", "4"), "block '4' is not ROWSxCOLS"),
         (("--out", "/no/such/table.json"), "must be in a folder that exists"),
         (("--kernel", "--out", "table.json"), "--kernel must name at least one"),
+        (("--kernel", "8x8", "--block", "3x3", "16x16"), "no --block of 3x3, 16x16 divides a"),
     ],
 )
 def test_a_wrong_option_is_named(

@@ -41,6 +41,7 @@ def test_an_engine_for_gpus_is_given_its_lists(capsys: pytest.CaptureFixture[str
         ({"precision": "float16"}, "--precision=float16"),
         ({"block": ("3x3",)}, "3x3"),
         ({"shape": ("8",)}, "8"),
+        ({"window": "0x3"}, "--window '0x3' is not HEIGHTxWIDTH"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(changes: dict, message: str) -> None:

@@ -26,6 +26,8 @@ def test_every_collective_counts_once():
     [
         ({"devices": 1}, "--devices=1 exchange nothing"),
         ({"devices": 1000}, "JAX_NUM_CPU_DEVICES=1000"),
+        ({"images": 0}, "--images=0 must be at least 1"),
+        ({"ratio": 0.0}, r"--ratio=0 is not in \(0, 1\)"),
         ({"model": "vgg"}, "--model=vgg is unknown: choose one of resmlp_cifar10"),
     ],
 )

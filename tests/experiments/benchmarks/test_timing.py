@@ -55,6 +55,7 @@ def test_the_table_states_medians_ratios_and_versions(capsys: pytest.CaptureFixt
 def test_quartiles_hold_half_of_the_values() -> None:
     assert timing.quartiles([1.0, 2.0, 3.0]) == (1.0, 3.0)
     assert timing.quartiles([7.0]) == (7.0, 7.0)
+    assert timing.quartiles([10.0, 1.0]) == (1.0, 10.0)
 
 
 def test_the_peak_is_that_of_the_native_loop_where_there_is_one(

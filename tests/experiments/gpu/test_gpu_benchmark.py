@@ -84,7 +84,13 @@ def test_a_second_run_measures_nothing_again(trial: Gpu, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [([], "there is no GPU"), (["--minutes=0"], "--minutes"), (["--rounds=0"], "--rounds")],
+    [
+        ([], "there is no GPU"),
+        (["--minutes=0"], "--minutes=0 must be a finite number above 0"),
+        (["--minutes=nan"], "--minutes=nan"),
+        (["--minutes=inf"], "--minutes=inf"),
+        (["--rounds=0"], "--rounds"),
+    ],
 )
 def test_without_a_gpu_it_says_so_in_a_line(monkeypatch, capsys, tmp_path, arguments, words):
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")

@@ -34,6 +34,12 @@ def test_a_picture_is_drawn(tmp_path: Path):
 def test_a_trial_and_a_dtype_that_nobody_measured_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="no product in 'float32'"):
         gpu_figures.draw_roofline(write_results(tmp_path), tmp_path / "roof.png", "float32")
+    products = History(tmp_path / "products.jsonl")
+    products.append(products.read()[0] | {"key": "broken", "phases": {}})
+    point = products.read()[0]["point"] | {"dtype": "float32"}
+    products.append(products.read()[0] | {"key": "wide", "point": point, "phases": {}})
+    with pytest.raises(InputError, match="no product in 'float32' has a time"):
+        gpu_figures.draw_roofline(tmp_path, tmp_path / "roof.png", "float32")
     device = tmp_path / "device.json"
     device.write_text(json.dumps(json.loads(device.read_text()) | {"measured": False}))
     with pytest.raises(InputError, match="no measurement"):

@@ -25,8 +25,16 @@ def test_the_code_has_one_checksum_until_it_changes(monkeypatch, tmp_path):
     assert code_digest() == code_digest()
     before = code_digest()
     (tmp_path / "kernel.py").write_text("x = 1")
-    monkeypatch.setattr(results_folder.pallas_kernels, "__file__", str(tmp_path / "kernel.py"))
-    assert code_digest() != before
+    for package in (results_folder.pallas_kernels, results_folder.sparsemlp):
+        with monkeypatch.context() as changed:
+            changed.setattr(package, "__file__", str(tmp_path / "kernel.py"))
+            assert code_digest() != before
+
+
+def test_a_damaged_folder_is_told_with_the_way_out(tmp_path):
+    (tmp_path / "device.json").write_text("{")
+    with pytest.raises(InputError, match=r"device\.json is damaged: .*--out"):
+        open_folder(tmp_path, is_trial=True)
 
 
 def test_results_of_another_device_are_not_mixed(device, tmp_path):

@@ -65,4 +65,7 @@ def test_a_table_of_something_else_is_refused(tmp_path, changes):
         table(path, **changes)
     with pytest.raises(InputError, match="was made with measured True"):
         TuningTable(path, HERE, is_measured=False)
+    (tmp_path / "damaged.json").write_text("{")
+    with pytest.raises(InputError, match=r"damaged\.json is damaged: remove it"):
+        table(tmp_path / "damaged.json")
     assert table(path, versions=HERE["versions"] | {"flax": "9"}).has(FIRST)
