@@ -11,6 +11,7 @@ from cost_tables.model_shapes import MODELS as PRESETS
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.dropping import check_drops
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import format_block
 from sparsemlp.distributed.parallel import data_mesh
@@ -95,6 +96,7 @@ def exchanged_bytes(options: Exchange, rule: BlockMasking | None) -> int:
     images = jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32)
     targets = jax.ShapeDtypeStruct((batch, model.n_classes), jnp.float32)
     params = jax.eval_shape(lambda x: model.init(jax.random.key(0), x), images)["params"]
+    check_drops(params, plan)
 
     def step(params: Any, images: Any, targets: Any) -> Any:
         masks = select_masks(params, plan)

@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.dropping import check_drops
 from benchmarks.timing import Contender, describe_machine, repeated, steps_in_a_turn, take_turns
 from sparsemlp import BlockMasking, InputError, ResMLP, parse_block, presets, select_masks
 from sparsemlp.engines import check_engine
@@ -131,6 +132,7 @@ def parts(model: ResMLP, options: Selection) -> dict[str, Contender]:
     shape = (options.batch_size, model.image_size, model.image_size, model.channels)
     images = jax.random.normal(jax.random.key(1), shape)
     params = jax.jit(model.init)(jax.random.key(0), images[:1])["params"]
+    check_drops(params, plan)
     masks = jax.jit(lambda params: select_masks(params, plan, engine))(params)
 
     def scores(params: Any, engine: str = engine) -> dict[str, Any]:

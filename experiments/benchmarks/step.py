@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import tyro
 from cost_tables.one_step import random_images
 
+from benchmarks.dropping import check_drops
 from benchmarks.timing import Contender, print_table, take_turns
 from pallas_kernels import ENGINES, SparseLayer
 from sparsemlp import InputError, parse_block
@@ -144,6 +145,7 @@ def jax_steps(dataset: ImageDataset, config: Config) -> Contender:
     images, labels = jnp.asarray(dataset.train_images), jnp.asarray(dataset.train_labels)
     order = jnp.arange(len(labels), dtype=jnp.int32)
     state = initial_state(program)
+    check_drops(state.params, program.model.plan)
     run = functools.partial(train_steps, program, batch_size=settings.batch_size, masked=True)
 
     def train(n_steps: int) -> None:
