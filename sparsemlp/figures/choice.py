@@ -21,19 +21,23 @@ def choose(study: Study, block: str | None = None, ratio: float | None = None) -
     Raises:
       InputError: no block, or no ratio.
     """
-    asked = dict[str, str | float]()
-    if block is not None:
-        asked["block"] = format_block(parse_block(block))
     if ratio is not None:
         check_ratio(ratio)
-        asked["ratio"] = ratio
-    usual = Chosen(**asked)  # pyright: ignore[reportArgumentType]
+    usual = Chosen(
+        Chosen.block if block is None else format_block(parse_block(block)),
+        Chosen.ratio if ratio is None else ratio,
+    )
     found = Counter(
         Chosen(run.block or "", run.masking.ratio)
         for run in study.trained
         if run.masking is not None
     )
-    fitting = [own for own, _ in found.most_common() if asked.items() <= vars(own).items()]
+    fitting = [
+        own
+        for own, _ in found.most_common()
+        if block is None or own.block == usual.block
+        if ratio is None or own.ratio == usual.ratio
+    ]
 
     def like_usual(own: Chosen) -> tuple[bool, bool]:
         return own.ratio == usual.ratio, own.block == usual.block
