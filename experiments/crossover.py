@@ -38,7 +38,7 @@ from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import Block, divides, format_block, n_kept_blocks
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.files import Record, read_record, write_whole
+from sparsemlp.files import Record, check_writable, read_record, write_whole
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
 
@@ -226,6 +226,7 @@ def _cases(options: Options) -> list[Case]:
         raise InputError("--rounds, --rows and --channels must be at least 1")
     if not options.out.absolute().parent.is_dir():
         raise InputError(f"--out={options.out} must be in a folder that exists")
+    check_writable(options.out, f"--out={options.out}")
     if not options.kernel:
         raise InputError("--kernel must name at least one kernel, such as 64x256")
     cases: list[Case] = []

@@ -34,7 +34,7 @@ from pallas_kernels import Engine
 from pallas_kernels.tuning import table_file
 from sparsemlp import InputError
 from sparsemlp.exit_codes import exit_code
-from sparsemlp.files import make_folder
+from sparsemlp.files import check_writable, make_folder
 from sparsemlp.options import cli
 from sparsemlp.runs.environment import describe_environment
 
@@ -75,6 +75,7 @@ def _tune(options: Options, n_workers: int) -> None:
     path = options.out or table_file(environment["device"])
     table = TuningTable(path, environment, is_measured=not options.interpret)
     make_folder(path.parent, f"--out={path}" if options.out else str(path.parent))
+    check_writable(path, f"--out={path}" if options.out else str(path))
     for index in (None, *range(n_workers)):
         if left := at_work_of(path, index).died_again():
             table.write_down(*left, ENDED)

@@ -35,6 +35,26 @@ def make_folder(path: Path, told: str | None = None) -> None:
         raise InputError(f"{told or path} is no folder to write to: {error.strerror}") from error
 
 
+def check_writable(path: Path, told: str) -> None:
+    """Makes sure that a file can be written, before anything is done for it.
+
+    Args:
+      path: the file; what it holds stays.
+      told: what to call it in an error.
+
+    Raises:
+      InputError: a folder is in its place, or its own is not there or refuses files.
+    """
+    partial = _partial(path)
+    try:
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise InputError(f"{told} cannot be written: {refusal(error)}") from error
+    if path.is_dir():
+        raise InputError(f"{told} is a folder: name a file")
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Writes a file so that a reader finds the old one or the new one, never a part.
 
@@ -47,7 +67,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     Raises:
       SaveError: the disk is full or refuses the write; the old file is as it was.
     """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{UNFINISHED}")
+    partial = _partial(path)
     try:
         with partial.open("wb") as file:
             write(file)
@@ -61,6 +81,11 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
         raise SaveError(
             f"cannot write {path}: {refusal(error)} and continue, what was saved before is intact"
         ) from error
+
+
+def _partial(path: Path) -> Path:
+    """A file beside one to be written, of this writer alone."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{UNFINISHED}")
 
 
 def write_json(path: Path, value: Record) -> None:

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from sparsemlp.errors import SaveError
-from sparsemlp.files import sync, write_csv, write_json, write_whole
+from sparsemlp.errors import InputError, SaveError
+from sparsemlp.files import check_writable, sync, write_csv, write_json, write_whole
 
 
 def test_a_file_is_made_and_replaced(tmp_path):
@@ -79,6 +79,20 @@ def test_a_write_that_the_system_refuses_is_a_save_error(tmp_path):
 def test_a_missing_folder_is_a_save_error(tmp_path):
     with pytest.raises(SaveError, match="No such file or directory"):
         write_whole(tmp_path / "absent" / "file", lambda file: file.write(b""))
+
+
+def test_whether_a_file_can_be_written_is_known_before(tmp_path):
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    for path in (kept, tmp_path / "new.json"):
+        check_writable(path, f"--out={path}")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
+    assert kept.read_text() == "{}"
+    with pytest.raises(InputError, match="--out=here is a folder: name a file"):
+        check_writable(tmp_path, "--out=here")
+    for bad in (tmp_path / "nowhere" / "a.json", kept / "a.json", tmp_path / (260 * "a")):
+        with pytest.raises(InputError, match=r"--out=there cannot be written: .*; see to that"):
+            check_writable(bad, "--out=there")
 
 
 def test_json_is_read_back(tmp_path):

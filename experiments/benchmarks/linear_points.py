@@ -11,6 +11,7 @@ from sparsemlp.blocks import block_grid, check_ratio, format_block, n_kept_block
 from sparsemlp.configuration.option_ranges import Precision
 from sparsemlp.engines import choose_engine
 from sparsemlp.errors import require_known
+from sparsemlp.files import check_writable
 from sparsemlp.options import open_default
 
 _SHAPES, _RATIOS = ("64x256", "384x1536", "768x3072"), (0.5, 0.8, 0.9)
@@ -117,7 +118,7 @@ def _check(options: Linear) -> None:
             f"--channels={options.channels} does not divide --rows={options.rows}: over tokens, "
             "the rows of x are images times channels"
         )
-    if options.out is not None and (
-        options.out.suffix != ".json" or not options.out.absolute().parent.is_dir()
-    ):
-        raise InputError(f"--out={options.out} must end in .json, in a folder that exists")
+    if options.out is not None:
+        if options.out.suffix != ".json" or not options.out.absolute().parent.is_dir():
+            raise InputError(f"--out={options.out} must end in .json, in a folder that exists")
+        check_writable(options.out, f"--out={options.out}")

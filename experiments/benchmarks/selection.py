@@ -17,7 +17,7 @@ from benchmarks.timing import Contender, describe_machine, repeated, steps_in_a_
 from sparsemlp import BlockMasking, InputError, ResMLP, parse_block, presets, select_masks
 from sparsemlp.engines import check_engine
 from sparsemlp.errors import require_known
-from sparsemlp.files import Record, make_folder, write_json
+from sparsemlp.files import Record, check_writable, make_folder, write_json
 from sparsemlp.mask_trees import Masks, flatten_masks, list_masks
 from sparsemlp.masks import Mask
 from sparsemlp.planned_kernels import masked_kernels
@@ -56,6 +56,7 @@ def measure_selection(options: Annotated[Selection, tyro.conf.arg(name="")]) -> 
     """What scores, choice and lists of blocks cost beside loss and gradients of a batch."""
     if options.out is not None:
         make_folder(options.out.parent)
+        check_writable(options.out, f"--out={options.out}")
     record = selection_costs(options)
     medians, shares = record["median_ms"], record["share_of_step"]
     table = Table(

@@ -163,15 +163,21 @@ def test_a_wrong_option_is_named(
 
 
 @pytest.mark.usefixtures("native")
-@pytest.mark.parametrize("text", ['{"entries": [', "[]", "{}", None], ids=repr)
+@pytest.mark.parametrize("text", ['{"entries": [', "[]", "{}"], ids=repr)
 def test_what_is_no_table_is_not_written_over(
-    run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None
+    run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
 ) -> None:
     path = tmp_path / "table.json"
-    path.mkdir() if text is None else path.write_text(text)
+    path.write_text(text)
     assert run(*TINY, "--out", path) == 2
     assert "is no table of this program: remove it, or name another" in capsys.readouterr().err
-    assert text is None or path.read_text() == text
+    assert path.read_text() == text
+
+
+@pytest.mark.usefixtures("native")
+def test_a_folder_is_no_table(run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(*TINY, "--out", tmp_path) == 2
+    assert "is a folder: name a file" in capsys.readouterr().err
 
 
 def test_without_native_kernels_nothing_is_measured(

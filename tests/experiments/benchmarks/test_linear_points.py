@@ -60,6 +60,7 @@ def test_a_shape_is_in_by_out_and_a_block_rows_by_cols() -> None:
         ({"tokens": True, "rows": 12, "channels": 0}, "--channels=0"),
         ({"out": Path("numbers.txt")}, "--out=numbers.txt"),
         ({"out": Path("nowhere/numbers.json")}, "--out=nowhere"),
+        ({"out": Path(f"{250 * 'n'}.json")}, "n.json cannot be written"),
     ],
 )
 def test_options_that_measure_nothing_are_refused(change: dict, named: str) -> None:
