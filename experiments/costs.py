@@ -33,6 +33,7 @@ from cost_tables.model_shapes import check_blocks, masked_kinds, model_shapes, r
 from cost_tables.scaling_costs import Scaling, write_scaling
 from rich.console import Console
 from rich.table import Table
+from tuning.checksum import library_checksum
 
 from sparsemlp import InputError, parse_block, parse_model
 from sparsemlp.blocks import Block, check_ratio, format_block
@@ -99,7 +100,7 @@ class Costs:
     """Bytes of a cache line."""
     measured: bool = False
     """Measure traffic, cache hits and energy of a step of every cell too, where counters are. Each
-    cell is kept in measured.jsonl; the same command goes on after a stop."""
+    cell is kept in measured.jsonl; the same command goes on after a stop, with the same code."""
     engine: str = "auto"
     """Who computes the masked layers that are measured: auto, or the name of an engine. On a GPU
     without a table of measurements auto is XLA, which skips no block."""
@@ -178,9 +179,8 @@ def _write_grid(options: Costs, shapes: Shapes, run: Run) -> None:
         shown.add_row(name, unit, f"{dense:.6g}", *shares)
     if options.measured:
         history = History(options.out / "measured.jsonl")
-        for name, rows in measured_tables(
-            shapes, run, blocks, ratios, mask_layers, print, history, options.engine
-        ):
+        given = shapes, run, blocks, ratios, mask_layers, print, history, library_checksum()
+        for name, rows in measured_tables(*given, options.engine):
             _write_table(options.out / f"{name}.csv", blocks[: len(rows)], ratios, rows)
     Console().print(shown)
 

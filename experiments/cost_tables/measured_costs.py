@@ -39,6 +39,7 @@ def measured_tables(
     mask_layers: str,
     say: Callable[[str], None],
     history: History,
+    code: str,
     engine: str = "auto",
 ) -> Iterator[tuple[str, Rows]]:
     """A table for each counter that is at hand, a row a block and a column a ratio.
@@ -52,8 +53,9 @@ def measured_tables(
       ratios: ratios of the grid.
       mask_layers: layer kinds to mask, as in cifar10.py.
       say: told why a counter is not at hand, and what is being measured.
-      history: what was measured of a cell before, on this device, is read here and not measured
-        again.
+      history: what was measured of a cell before, on this device and of the same code, is read
+        here and not measured again.
+      code: a checksum of kernels and models.
       engine: who computes the masked layers.
 
     Yields:
@@ -71,7 +73,7 @@ def measured_tables(
         say(f"no measured {what}: {reasons[what]}")
     if at_hand:
         _check_engine(engine, blocks, masked_kinds(mask_layers), shapes, run.batch_size)
-    cells = _Cells(history)
+    cells = _Cells(history, code)
     tables: dict[str, Rows] = {}
     for block in blocks:
         found: dict[str, list[float]] = {}
@@ -117,17 +119,19 @@ class _Cells:
 
     Args:
       history: the records of all cells that were measured.
+      code: a checksum of what is measured.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, code: str) -> None:
         self._history = history
         self._known = {(r["cell"], r["counter"]): r["step"] for r in history.read()}
         environment = describe_environment()
-        self._here = f"{environment['device']}, jax {environment['versions']['jax']}"
+        version = environment["versions"]["jax"]
+        self._here = f"{environment['device']}, jax {version}, code {code}"
 
     def has_any(self, what: str) -> bool:
-        """Whether a counter has ever counted anything."""
-        return any(counter == what for _, counter in self._known)
+        """Whether a counter has ever counted anything here."""
+        return any(cell.endswith(self._here) for cell, counter in self._known if counter == what)
 
     def measured(
         self, what: str, options: OneStep, say: Callable[[str], None]

@@ -4,25 +4,17 @@ from pathlib import Path
 
 import jax
 from tuning.ceilings import measured_ceilings
-from tuning.checksum import checksum
+from tuning.checksum import library_checksum
 from tuning.device_lock import device_lock
 
-import pallas_kernels
-import sparsemlp
 from sparsemlp import InputError
 from sparsemlp.files import Record, read_record, write_json
 from sparsemlp.runs.environment import describe_environment
 
-_CODE = ("*.py", "*.h", "tables/*.json")
-
 
 def code_digest() -> str:
-    """A checksum of kernels, models and what times them: numbers of other code are not mixed.
-
-    Nor are those of other tables, by which kernels are cut.
-    """
-    packages = (Path(module.__file__ or "").parent for module in (pallas_kernels, sparsemlp))
-    return checksum(*packages, Path(__file__).parents[1], kinds=_CODE)
+    """A checksum of kernels, models and what times them: numbers of other code are not mixed."""
+    return library_checksum(Path(__file__).parents[1])
 
 
 def open_folder(folder: Path, *, is_trial: bool) -> Record:

@@ -9,7 +9,7 @@ from gpu.budget import Budget
 from gpu.part import run_part
 from gpu.step_models import MODELS
 from gpu.verdicts import verdict_against
-from sparsemlp.files import Record, write_json
+from sparsemlp.files import Record, read_record, write_json
 
 _LONGEST = 240.0
 """Seconds that a step may take."""
@@ -54,7 +54,10 @@ def measure_step(
     is_trial: bool,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Measures a training step in a process of its own, unless its record is there.
+    """Measures a training step in a process of its own, unless its whole record is there.
+
+    A step is written down before its selection, which is part of the record: a process that ends
+    between them is made up for by another call, unless it failed for good.
 
     Args:
       folder: where the records are.
@@ -66,7 +69,7 @@ def measure_step(
     """
     name = "_".join(word.partition("=")[2] for word in words)
     path = folder / "steps" / f"{name}.json"
-    if path.exists():
+    if _is_whole(read_record(path)):
         return
     path.parent.mkdir(exist_ok=True)
     began = time.monotonic()
@@ -78,5 +81,13 @@ def measure_step(
     if failed:
         print(f"{name}: {failed}")
         is_final = not failed.startswith("took longer") or seconds == _LONGEST
-        if is_final and not path.exists():
+        found = read_record(path)
+        if is_final and found is None:
             write_json(path, {"key": name, "measured": not is_trial, "failed": failed})
+        elif is_final and found is not None and not _is_whole(found):
+            write_json(path, found | {"failed": {"selection": failed}})
+
+
+def _is_whole(record: Record | None) -> bool:
+    """Whether a record says all that there is of a step: without a mask nothing is selected."""
+    return record is not None and ("failed" in record or not record.get("masked"))

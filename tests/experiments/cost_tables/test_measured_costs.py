@@ -12,6 +12,7 @@ from sparsemlp.cost_models.costs import Run, Shapes
 from sparsemlp.runs.history import History
 
 TINY = Shapes(image_size=8, patch_size=4, dim=8, depth=1, expansion=2)
+CODE = "of these kernels"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted, tmp_path):
     run = Run(batch_size=4, steps_per_epoch=512, epochs=2)
     history = History(tmp_path / "measured.jsonl")
     given = TINY, run, [(2, 2), (4, 1)], (0.5, 0.75, 0.9), "XChannel", said.append, history
-    tables = measured_costs.measured_tables(*given, "reference")
+    tables = measured_costs.measured_tables(*given, CODE, "reference")
     assert next(tables) == ("measured_traffic", [[1.0] * 3])
     assert dict(tables) == {
         "measured_traffic": [[1.0] * 3] * 2,
@@ -50,10 +51,10 @@ def test_a_cell_is_a_step_times_the_steps_of_the_run(counted, tmp_path):
 def test_a_cell_that_was_measured_is_not_measured_again(counted, tmp_path):
     run = Run(batch_size=4, steps_per_epoch=512, epochs=2)
 
-    def table(*ratios: float, engine: str = "reference") -> object:
+    def table(*ratios: float, engine: str = "reference", code: str = CODE) -> object:
         history = History(tmp_path / "measured.jsonl")
         given = TINY, run, [(2, 2)], ratios, "XChannel", lambda _: None, history
-        return dict(measured_costs.measured_tables(*given, engine))
+        return dict(measured_costs.measured_tables(*given, code, engine))
 
     first = table(0.5)
     assert table(0.5) == first
@@ -62,6 +63,20 @@ def test_a_cell_that_was_measured_is_not_measured_again(counted, tmp_path):
     assert len(counted) == 2
     table(0.5, engine="auto")
     assert len(counted) == 3
+    assert table(0.5, code="of a mended kernel") == first
+    assert len(counted) == 4
+
+
+def test_a_counter_of_other_code_does_not_stand_for_this_one(counted, monkeypatch, tmp_path):
+    def refused(_: list[str]) -> Traffic:
+        raise InputError("ncu ended with 1: ERR_NVGPUCTRPERM")
+
+    history, said = History(tmp_path / "measured.jsonl"), []
+    given = TINY, Run(batch_size=4), [(2, 2)], (0.5,), "XChannel", said.append, history
+    assert dict(measured_costs.measured_tables(*given, CODE, "reference"))
+    monkeypatch.setattr(measured_costs, "count_traffic", refused)
+    assert not dict(measured_costs.measured_tables(*given, "of a mended kernel", "reference"))
+    assert any("ERR_NVGPUCTRPERM" in line for line in said)
 
 
 @pytest.mark.thorough
@@ -75,7 +90,7 @@ def test_a_counter_that_is_refused_is_left_out_and_the_other_counts(counted, mon
     said: list[str] = []
     run, history = Run(batch_size=4, steps_per_epoch=10, epochs=1), History(tmp_path / "m.jsonl")
     given = TINY, run, [(2, 2)], (0.5, 0.75), "XChannel", said.append, history
-    assert dict(measured_costs.measured_tables(*given)) == {"measured_energy": [[2.5] * 2]}
+    assert dict(measured_costs.measured_tables(*given, CODE)) == {"measured_energy": [[2.5] * 2]}
     why = "no measured traffic and cache hits: ncu ended with 1: ERR_NVGPUCTRPERM"
     assert said.count(why) == 1
 
@@ -88,12 +103,12 @@ def test_blocks_that_the_engine_refuses_are_told_before_anything_is_measured(
     run, blocks = Run(batch_size=4), [(1, 1), (32, 32), (64, 1)]
     given = shapes, run, blocks, (0.5,), "XPatch,XChannel", lambda _: None, history
     with pytest.raises(InputError, match="another --engine") as caught:
-        next(measured_costs.measured_tables(*given, "triton"))
+        next(measured_costs.measured_tables(*given, CODE, "triton"))
     lines = str(caught.value).splitlines()[1:]
     assert [line.split(":")[0].strip() for line in lines] == ["1x1", "64x1"]
     assert all("sides of blocks have to be of 16" in line for line in lines)
     assert not counted
-    tables = measured_costs.measured_tables(shapes, run, [(32, 32)], *given[3:], "triton")
+    tables = measured_costs.measured_tables(shapes, run, [(32, 32)], *given[3:], CODE, "triton")
     assert "measured_traffic" in dict(tables)
 
 
@@ -110,7 +125,14 @@ def test_energy_is_that_of_real_steps(monkeypatch, tmp_path):
     monkeypatch.setattr(measured_costs, "measure_energy", measure)
     run = Run(batch_size=4, steps_per_epoch=10, epochs=1)
     tables = measured_costs.measured_tables(
-        TINY, run, [(2, 4)], (0.5,), "XPatch,XChannel", lambda _: None, History(tmp_path / "m")
+        TINY,
+        run,
+        [(2, 4)],
+        (0.5,),
+        "XPatch,XChannel",
+        lambda _: None,
+        History(tmp_path / "m"),
+        CODE,
     )
     assert dict(tables) == {"measured_energy": [[2.5]]}
     assert made == [1]

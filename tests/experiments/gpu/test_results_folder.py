@@ -3,6 +3,7 @@
 import pytest
 from gpu import results_folder
 from gpu.results_folder import code_digest, open_folder
+from tuning import checksum
 from tuning.ceilings import Ceilings
 
 from sparsemlp import InputError
@@ -25,7 +26,7 @@ def test_the_code_has_one_checksum_until_it_changes(monkeypatch, tmp_path):
     assert code_digest() == code_digest()
     before = code_digest()
     (tmp_path / "kernel.py").write_text("x = 1")
-    for package in (results_folder.pallas_kernels, results_folder.sparsemlp):
+    for package in (checksum.pallas_kernels, checksum.sparsemlp):
         with monkeypatch.context() as changed:
             changed.setattr(package, "__file__", str(tmp_path / "kernel.py"))
             assert code_digest() != before

@@ -41,3 +41,36 @@ def test_a_step_whose_process_fails_later_is_kept(tmp_path, monkeypatch, capsys)
     measure_step(tmp_path, words, Budget(1.0), rounds=1, is_trial=False)
     assert json.loads(path.read_text()) == {"step_ms": 1.0}
     assert "exit -6" in capsys.readouterr().out
+
+
+def test_a_step_without_its_selection_is_measured_again(tmp_path, monkeypatch):
+    path, measured = tmp_path / "steps" / "tiny_triton_float32.json", []
+    left = ['{"step_ms": 1.0, "masked": "*"}', '{"step_ms": 2.0, "masked": "*", "failed": {}}']
+
+    def run_part(*_: object, **__: object) -> str:
+        path.write_text(left[len(measured)])
+        measured.append(path)
+        return "took longer than 60 s" if len(measured) == 1 else ""
+
+    monkeypatch.setattr(step_parts, "run_part", run_part)
+    words = ["--model=tiny", "--contender=triton", "--dtype=float32"]
+    for _ in range(3):
+        measure_step(tmp_path, words, Budget(1.0), rounds=1, is_trial=False)
+    assert len(measured) == 2
+    assert json.loads(path.read_text())["step_ms"] == 2.0
+
+
+def test_a_selection_that_fails_for_good_is_not_tried_again(tmp_path, monkeypatch):
+    path, measured = tmp_path / "steps" / "tiny_triton_float32.json", []
+
+    def run_part(*_: object, **__: object) -> str:
+        path.write_text('{"step_ms": 1.0, "masked": "*"}')
+        measured.append(path)
+        return "exit -6"
+
+    monkeypatch.setattr(step_parts, "run_part", run_part)
+    words = ["--model=tiny", "--contender=triton", "--dtype=float32"]
+    for _ in range(2):
+        measure_step(tmp_path, words, Budget(1.0), rounds=1, is_trial=False)
+    assert len(measured) == 1
+    assert json.loads(path.read_text())["failed"] == {"selection": "exit -6"}
