@@ -98,22 +98,18 @@ def measure(options: Options) -> None:
         )
     table = _table(options.out)
     measured_now = f"{datetime.date.today()}: {describe_machine(describe_environment(), 'jaxlib')}"
-    measured = table.get("measured", {})
     about = {
         "what": f"smallest ratio at which native takes at most {MARGIN:.0%} of the time of XLA's "
         "dense products, and straight_through_mlp of that of masked products and XLA's dW too; "
         f"null: none up to {RATIOS[-1]}, or no such phase",
         "script": "experiments/crossover.py",
-        "measured": {
-            phase: measured_now if phase in options.phase else measured.get(phase)
-            for phase in PHASES
-        },
         "phases": list(PHASES),
     }
     with Console(stderr=True).status("") as status:
         for case in cases:
             compared = comparisons(case)
             entry = _entry(table["entries"], case)
+            done: dict[str, set[str]] = {phase: set() for phase in compared}
             for block in blocks:
                 if not _ratios(case, block):
                     continue
@@ -123,6 +119,9 @@ def measure(options: Options) -> None:
                     if _measurable(case, block, phase):
                         ratio = smallest_ratio(compared[phase], case, block, options.rounds)
                         found[PHASES.index(phase)] = ratio
+                        done[phase].add(format_block(block))
+            for phase, measured_blocks in done.items():
+                _stamp(entry, phase, measured_now, measured_blocks)
             write_table(options.out, {**about, "entries": table["entries"]})
 
 
@@ -203,8 +202,16 @@ def _entry(entries: list[Record], case: Case) -> Record:
     for entry in entries:
         if key.items() <= entry.items():
             return entry
-    entries.append({**key, "blocks": {}})
+    entries.append({**key, "measured": dict.fromkeys(PHASES), "blocks": {}})
     return entries[-1]
+
+
+def _stamp(entry: Record, phase: str, now: str, measured_blocks: set[str]) -> None:
+    """Says where and when a phase was measured, beside what was said if other blocks are older."""
+    is_whole = entry["blocks"].keys() <= measured_blocks
+    before = [] if is_whole else (entry["measured"].get(phase) or "").split(" / ")
+    if measured_blocks:
+        entry["measured"][phase] = " / ".join(dict.fromkeys(filter(None, [*before, now])))
 
 
 def _table(path: Path) -> Record:

@@ -1,9 +1,9 @@
 """Where the native kernels beat XLA's dense products, by measurement.
 
 `crossover.json` states, for some kernels, rows of x, blocks and phases, the smallest ratio at which
-native pays, and of each phase machine, versions and date; `experiments/crossover.py` measures it
-anew. What was not measured takes the entry of the nearest kernel and, of that, of the nearest rows,
-whichever way they pay; of its blocks one that is not more favourable.
+native pays, and where and when that was measured; `experiments/crossover.py` measures it anew. What
+was not measured takes the entry of the nearest kernel and, of that, of the nearest rows, whichever
+way they pay; of its blocks one that is not more favourable.
 """
 
 import dataclasses

@@ -68,7 +68,9 @@ def test_a_tiny_run_writes_a_table_that_loads(tmp_path: Path, run: Any) -> None:
     assert [set(e.blocks) for e in entries] == [{(1, 1), (4, 4)}] * 2
     assert all(tuple(ratios) == PHASES for e in entries for ratios in e.blocks.values())
     table = json.loads(out.read_text())
-    for text in table["measured"].values():
+    features, tokens = (entry["measured"] for entry in table["entries"])
+    assert [phase for phase, text in tokens.items() if not text] == list(PAIRS)
+    for text in filter(None, [*features.values(), *tokens.values()]):
         assert all(word in text for word in ("cores", "jax ", "jaxlib "))
     assert sum('"4x4"' in line for line in out.read_text().splitlines()) == 2
 
@@ -104,21 +106,42 @@ def test_a_fused_pair_is_to_beat_its_products_one_after_another(
 
 
 @pytest.mark.usefixtures("native")
-def test_a_table_says_of_each_phase_where_it_was_measured(
+def test_a_table_says_of_each_entry_where_it_was_measured(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "table.json"
     script_turns(monkeypatch, lambda: 0.5)
     options = ("--kernel", "8x16", "--block", "4x4", "--rows", 8, "--out", out)
     assert run(*options, "--phase", "product") == 0
-    before = json.loads(out.read_text())["measured"]
+    before = json.loads(out.read_text())["entries"][0]["measured"]
     assert [phase for phase, text in before.items() if text] == ["product"]
     monkeypatch.setattr(crossover, "describe_machine", lambda *_: "another")
     assert run(*options, "--phase", "mlp") == 0
-    after = json.loads(out.read_text())["measured"]
+    after = json.loads(out.read_text())["entries"][0]["measured"]
     assert after["product"] == before["product"]
     assert after["mlp"].endswith("another")
     assert after["straight_through_mlp"] is None
+
+
+@pytest.mark.usefixtures("native")
+def test_a_table_says_where_all_of_its_blocks_were_measured(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "table.json"
+    script_turns(monkeypatch, lambda: 0.5)
+
+    def machines(where: str, *words: object) -> str:
+        monkeypatch.setattr(crossover, "describe_machine", lambda *_: where)
+        assert run("--kernel", "8x16", "--rows", 8, "--out", out, *words) == 0
+        return json.loads(out.read_text())["entries"][0]["measured"]["product"]
+
+    first = machines("here", "--block", "4x4", "1x1")
+    assert first.endswith(": here")
+    then = machines("there", "--block", "4x4")
+    assert then.startswith(f"{first} / ")
+    assert then.endswith(": there")
+    assert machines("there", "--block", "1x1") == then
+    assert machines("there", "--block", "1x1", "4x4") == then.removeprefix(f"{first} / ")
 
 
 @pytest.mark.parametrize("crossing", [*crossover.RATIOS, None])
