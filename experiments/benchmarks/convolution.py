@@ -23,6 +23,7 @@ from sparsemlp.engines import check_convolving, choose_convolving
 from sparsemlp.errors import require_known
 from sparsemlp.mask_trees import list_masks
 from sparsemlp.masked_kernel import masked_kernel
+from sparsemlp.masks import KeptByProduct
 from sparsemlp.runs.environment import describe_environment
 from sparsemlp.windows import window_geometry
 
@@ -60,6 +61,8 @@ class Tensors(NamedTuple):
     kernel: Array
     bias: Array
     dy: Array
+    kept: KeptByProduct
+    """As the engines take it: a program knows none of the blocks that it is given."""
 
 
 def measure_convolution(options: Annotated[Convolution, tyro.conf.arg(name="")]) -> None:
@@ -110,14 +113,14 @@ def measure_products(
     """The median seconds of each product, dense and masked taking turns."""
     size, image = _window(options), (options.size, options.size)
     geometry = window_geometry(image, size, (options.stride, options.stride), "SAME")
-    tensors = _tensors(shape, size, geometry, options)
     n_rows = options.images * math.prod(geometry.outputs(image, size))
     # Lists, where an engine takes them, are made once, as in a training step for all its products.
     listed = list_masks({"kernel": mask}, options.engine)["kernel"]
     choose = functools.partial(choose_convolving, n_channels=shape[0], n_rows=n_rows)
     masked = masked_kernel(listed, -1, options.precision, "masked", options.engine, choose)
     assert masked is not None, "measure_convolution lets no mask through that keeps all"
-    matrix, (by_y, by_dx, by_dw), (of_y, of_dx, of_dw) = masked.matrix, masked.engines, masked.kept
+    matrix, (by_y, by_dx, by_dw) = masked.matrix, masked.engines
+    tensors = _tensors(shape, size, geometry, masked.kept, options)
     phases: dict[str, Any] = {
         "dense y": lambda t: (
             dense_convolution.product(t.x, t.kernel, geometry) + t.bias[None, None, None, :]
@@ -127,12 +130,14 @@ def measure_products(
             dense_convolution.kernel_gradient(t.x, t.dy, size, geometry),
             dense.bias_gradient(t.dy, -1),
         ),
-        "masked y": lambda t: by_y.convolution(t.x, t.kernel, t.bias, of_y, matrix, geometry),
+        "masked y": lambda t: by_y.convolution(
+            t.x, t.kernel, t.bias, t.kept.product, matrix, geometry
+        ),
         "masked dx": lambda t: by_dx.convolution_input_gradient(
-            t.dy, t.kernel, of_dx, matrix, image, geometry
+            t.dy, t.kernel, t.kept.input_gradient, matrix, image, geometry
         ),
         "masked dw": lambda t: by_dw.convolution_gradients(
-            t.x, t.dy, of_dw, matrix, size, geometry
+            t.x, t.dy, t.kept.kernel_gradient, matrix, size, geometry
         ),
     }
     contenders: dict[str, Contender] = {n: repeated(own, tensors) for n, own in phases.items()}
@@ -148,18 +153,23 @@ def _mask(shape: tuple[int, int], block: str, ratio: float, options: Convolution
 
 
 def _tensors(
-    shape: tuple[int, int], size: tuple[int, int], geometry: Geometry, options: Convolution
+    shape: tuple[int, int],
+    size: tuple[int, int],
+    geometry: Geometry,
+    kept: KeptByProduct,
+    options: Convolution,
 ) -> Tensors:
     keys = jax.random.split(jax.random.key(0), 3)
     image = (options.size, options.size)
     outputs = geometry.outputs(image, size)
-    tensors = Tensors(
-        x=jax.random.normal(keys[0], (options.images, *image, shape[0])),
-        kernel=jax.random.normal(keys[1], (*size, *shape)),
-        bias=jnp.zeros(shape[1]),
-        dy=jax.random.normal(keys[2], (options.images, *outputs, shape[1])),
+    normal = functools.partial(jax.random.normal, dtype=options.precision)
+    return Tensors(
+        x=normal(keys[0], (options.images, *image, shape[0])),
+        kernel=normal(keys[1], (*size, *shape)),
+        bias=jnp.zeros(shape[1], options.precision),
+        dy=normal(keys[2], (options.images, *outputs, shape[1])),
+        kept=kept,
     )
-    return jax.tree.map(lambda a: a.astype(options.precision), tensors)
 
 
 def _window(options: Convolution) -> tuple[int, int]:
