@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,9 @@ from jax import Array
 from pallas_kernels import Reference
 from tuning.compiled_loops import UNTUNED
 from tuning.work import Work
+
+_LONG = 64
+"""Entries of a line that has a mean to go by."""
 
 
 class Wanted(NamedTuple):
@@ -82,12 +85,13 @@ def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:
 
     A result sums K products of operands. Float32 operands may be cut to TF32 (10 bits, so up to u =
     2^-10 each), bfloat16 ones are exact; the sum rounds K partial sums to float32 (2^-24 each, as
-    does the wanted one), the result once or R times to its dtype. Errors of terms that are
+    does the wanted one), and R times on the way a number is rounded to its dtype. Errors that are
     independent add in squares, so relative to the root mean square of the result the distance has
-    the standard deviation `2 u + 2^-24 sqrt(K) + R eps / 2`; the bound is 4 of these for its own
-    root mean square, and 40 for the largest of all entries, whose own size may be many times that
-    of the mean. A block that is missing or too much changes a result by the fraction of the sum
-    that it is.
+    a standard deviation of at most `2 u + 2^-24 sqrt(K) + sqrt(R) eps / 2`; the bound is 4 of these
+    for its own root mean square, and 40 for the largest of all entries, whose own size may be many
+    times that of the mean. The former holds of each line of a result as well (all entries with one
+    index of an axis, such as a column), relative to that line's size or a tenth of the whole's: a
+    block that is missing or too much is a small part of the whole, but not of its lines.
 
     Args:
       results: arrays, or trees of them.
@@ -97,16 +101,16 @@ def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:
     """
     operand = 2.0**-10 if dtype == "float32" else 0.0
     of_result = float(jnp.finfo(jnp.dtype(dtype)).eps) / 2
-    deviation = 2 * operand + 2.0**-24 * math.sqrt(work.n_terms) + work.n_roundings * of_result
+    rounded = math.sqrt(work.n_roundings) * of_result
+    deviation = 2 * operand + 2.0**-24 * math.sqrt(work.n_terms) + rounded
     all_leaves = zip(*map(jax.tree.leaves, (results, *wanted)), strict=True)
     for index, (got, want, is_empty) in enumerate(all_leaves):
-        scale, mean, most, is_there = map(
-            float, _distance(got.shape, got.dtype)(got, want, is_empty)
-        )
-        if not mean <= 4 * deviation * scale or not most <= 40 * deviation * scale:
+        mean, most, is_there = map(float, _distance(got.shape, got.dtype)(got, want, is_empty))
+        if not mean <= 4 * deviation or not most <= 40 * deviation:
             return (
-                f"result {index} is off by {mean:.2e} in the mean and {most:.2e} at most, where "
-                f"{4 * deviation * scale:.2e} and {40 * deviation * scale:.2e} are allowed"
+                f"result {index} is off by {mean:.2e} of its size in the mean of a line and by "
+                f"{most:.2e} at most, where {4 * deviation:.2e} and {40 * deviation:.2e} are "
+                "allowed"
             )
         if is_there:
             return f"result {index} is not zero where it has to be"
@@ -115,22 +119,32 @@ def reason_wrong(results: Any, wanted: Wanted, dtype: str, work: Work) -> str:
 
 @functools.lru_cache(64)
 def _distance(shape: tuple[int, ...], dtype: Any) -> Callable[..., tuple[Array, ...]]:
-    """Finds the root mean square of what is wanted and of the distance, the largest, stray values.
+    """Finds the distance to what is wanted relative to its size, and stray values.
 
+    That is the largest root mean square, of the whole and of all long lines, and the largest entry.
     It is one program, where a GPU would compile each operation by itself.
     """
 
-    def root_mean_square(values: Array) -> Array:
-        return jnp.sqrt(jnp.mean(jnp.square(values)))
+    def mean_size(values: Array, axes: Sequence[int]) -> Array:
+        return jnp.sqrt(jnp.mean(jnp.square(values), axes))
+
+    def share(distance: Array, size: Array) -> Array:
+        return jnp.max(jnp.where(distance == 0, 0, distance / size))
 
     def compute(got: Array, want: Array, is_empty: Array) -> tuple[Array, ...]:
-        a = got.astype(jnp.float32)
-        most = jnp.max(jnp.abs(a - want))
+        every = range(len(shape))
+        distance = got.astype(jnp.float32) - want
+        size = mean_size(want, every)
+        shares = [share(mean_size(distance, every), size)]
+        for axis in every:
+            others = [other for other in every if other != axis]
+            if math.prod(shape[other] for other in others) >= _LONG:
+                own = jnp.maximum(mean_size(want, others), size / 10)
+                shares.append(share(mean_size(distance, others), own))
         return (
-            root_mean_square(want),
-            root_mean_square(a - want),
-            most,
-            jnp.any(is_empty & (a != 0)),
+            jnp.max(jnp.stack(shares)),
+            share(jnp.abs(distance), size),
+            jnp.any(is_empty & (got != 0)),
         )
 
     kinds = (dtype, jnp.float32, bool)

@@ -8,6 +8,7 @@ from tuning.kernel_problems import PRODUCTS, layer_of, work_of
 from tuning.work import Work
 
 from pallas_kernels import Reference
+from pallas_kernels.lists import ids_of, listed
 
 LAYER = layer_of((64, 128), (32, 32), 0.5, -1, "bfloat16")
 
@@ -39,6 +40,22 @@ def test_the_reference_is_right_and_a_missing_block_or_mask_is_not(kernel, dtype
     assert not wrong(work.sparse(Reference()))
     assert "is off by" in wrong(work.sparse(Forgets()))
     assert wrong(work.dense)
+
+
+def test_one_block_of_hundreds_is_noticed_in_a_pair_of_layers():
+    layer = layer_of((256, 1024), (16, 16), 0.5, -1, "bfloat16")
+    work = work_of("mlp", layer, 128)
+    assert work.reference is not None
+    wanted, reference = expected(work), jax.jit(work.reference)
+    x, dy, w1, b1, k1, w2, b2, k2 = work.operands
+    less1, less2 = (listed(ids_of(k)[:-1], n) for k, n in ((k1, (16, 64)), (k2, (64, 16))))
+
+    def wrong(k1, k2):
+        return reason_wrong(reference(x, dy, w1, b1, k1, w2, b2, k2), wanted, "bfloat16", work)
+
+    assert not wrong(k1, k2)
+    assert "result 0 is off by" in wrong(k1, less2)
+    assert "is off by" in wrong(less1, k2)
 
 
 def test_what_has_to_be_zero_has_to_be_zero():
