@@ -166,6 +166,19 @@ def test_the_native_gelu_and_its_derivative_are_exact(constant):
     assert np.all(abs(np.asarray(dx, np.float64) - derivative) <= tolerance)
 
 
+@needs_native
+def test_the_native_gelu_of_huge_numbers_has_slope_one_or_zero():
+    eye, kept = jnp.eye(IN), mask_of(np.eye(IN // 32, dtype=bool), (32, 32))
+    x = jnp.tile(jnp.asarray([20.0, -20.0, 1e19, -1e19, 1e36, -1e36, 3e38, -3e38]), IN // 8)
+
+    def identity(x: jax.Array) -> jax.Array:
+        return sparse_mlp(x, Linear(eye, None, kept), Linear(eye, None, kept), engine="cpu")
+
+    y, pull = jax.vjp(identity, x[None])
+    np.testing.assert_array_equal(y[0], jnp.maximum(x, 0))
+    np.testing.assert_array_equal(pull(jnp.ones_like(y))[0][0], x > 0)
+
+
 @ALL_ENGINES
 def test_a_dropped_weight_reaches_nothing_even_when_it_is_not_finite(engine, interpreted):
     operands = draw(FUSED)

@@ -33,7 +33,8 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
 NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())
 """Ways to ask for this very processor; the first that the compiler accepts is taken."""
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0
+"""What takes half a minute by itself takes minutes where many share the cores."""
 MAX_AGE_S = 30 * 24 * 3600.0
 WAY_OUT = (
     "install g++ (`apt install g++`, `dnf install gcc-c++`, or on macOS `xcode-select --install`),"
@@ -62,7 +63,11 @@ def cache_folder() -> Path:
 
 
 def build_library(
-    source: Path, *, cache_dir: Path | None = None, extra_flags: Sequence[str] = ()
+    source: Path,
+    *,
+    cache_dir: Path | None = None,
+    extra_flags: Sequence[str] = (),
+    uncached: str | None = None,
 ) -> Path:
     """The library built from `source`, compiled now if the cache folder does not have it.
 
@@ -73,6 +78,7 @@ def build_library(
       source: the one file that is compiled; every file of its folder is part of the cache's key.
       cache_dir: instead of `cache_folder()`.
       extra_flags: given to the compiler after `FLAGS`.
+      uncached: why the cache folder is of no use, if it is known to be of none.
 
     Returns:
       The absolute path of the library; a temporary one is removed when the process ends.
@@ -84,6 +90,8 @@ def build_library(
     name = f"kernels-{recipe.key()}.so"
     with _one_thread:
         try:
+            if uncached is not None:
+                raise OSError(uncached)
             return _cached(recipe, cache_dir or cache_folder(), name)
         except OSError as error:
             return _compiled(recipe, name, f"in every run: {error}")
@@ -126,7 +134,11 @@ class _Recipe:
 
 def _find_compiler() -> tuple[tuple[str, ...], str]:
     """The command of the first compiler that runs, and what it says of its version."""
-    wanted = shlex.split(os.environ.get("CXX", ""))
+    told = os.environ.get("CXX", "")
+    try:
+        wanted = shlex.split(told)
+    except ValueError as error:
+        raise BuildError(f"CXX={told} is no command ({error}); correct it, {WAY_OUT}") from error
     for name, *options in [wanted] if wanted else [[name] for name in COMPILERS]:
         command = (os.path.abspath(shutil.which(name) or os.devnull), *options)
         if version := _output((*command, "--version")):

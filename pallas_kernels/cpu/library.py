@@ -1,5 +1,6 @@
 """The library of native kernels: built, loaded and registered with JAX at its first use."""
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -35,7 +36,7 @@ _HANDLERS = (
 def load_library() -> ctypes.CDLL | BuildError:
     """Builds, loads and registers the kernels, once a process; the reason if that fails."""
     try:
-        library = ctypes.CDLL(str(build_library(SOURCE)))
+        library = _loadable()
     except BuildError as error:
         return error
     except OSError as error:
@@ -43,6 +44,20 @@ def load_library() -> ctypes.CDLL | BuildError:
     for name in _HANDLERS:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     return library
+
+
+def _loadable() -> ctypes.CDLL:
+    """The library; one in the cache that does not load gives way to another build.
+
+    It is damaged, or nothing may run from its folder.
+    """
+    cached = build_library(SOURCE)
+    try:
+        return ctypes.CDLL(str(cached))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            cached.unlink()
+        return ctypes.CDLL(str(build_library(SOURCE, uncached=str(error))))
 
 
 def peak_flops() -> float:

@@ -11,10 +11,11 @@ struct Gelu {
   Vec value, derivative;
 };
 
-// e^x for x <= 0; 1.2e-38 where it would be smaller.
+// e^x for x <= 0; 0 where it would be below 1.2e-38, whatever it is multiplied by.
 inline Vec exp_of_negative(Vec x) {
   const Vec lowest = broadcast(-87.3f), to_integer = broadcast(12582912.0f);  // 1.5 * 2^23
-  x = x < lowest ? lowest : x;
+  const auto gone = x < lowest;
+  x = gone ? lowest : x;
   const Vec shifted = x * 1.44269504f + to_integer;
   const Vec n = shifted - to_integer;
   const Vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
@@ -23,7 +24,7 @@ inline Vec exp_of_negative(Vec x) {
     sum = sum * f + c;
   }
   const VecBits scale = (reinterpret_cast<VecBits>(shifted) << 23) + (127 << 23);
-  return sum * reinterpret_cast<Vec>(scale);
+  return gone ? Vec{} : sum * reinterpret_cast<Vec>(scale);
 }
 
 // x P(x) and P(x) + x p(x), P and p the normal distribution and its density. With z = |x| / sqrt 2,

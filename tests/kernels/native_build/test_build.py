@@ -110,6 +110,12 @@ def test_cxx_that_is_no_program_is_an_error_that_names_it(source, cache, monkeyp
         build_library(source, cache_dir=cache)
 
 
+def test_cxx_that_is_no_command_is_an_error_that_names_it(source, cache, monkeypatch):
+    monkeypatch.setenv("CXX", 'g++ "-O2')
+    with pytest.raises(BuildError, match=r'CXX=g\+\+ "-O2 is no command \(No closing quotation\)'):
+        build_library(source, cache_dir=cache)
+
+
 @needs_compiler
 def test_a_broken_source_is_an_error_with_the_last_words_of_the_compiler(source, cache, compiler):
     source.write_text("int main() { return undeclared_name; }\n" + "#warning noise\n" * 100)
