@@ -5,6 +5,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from sparsemlp.masked_kernel import MaskedKernel
@@ -76,8 +77,7 @@ def _call(
     masked: MaskedKernel | None,
     rng: Array | None,
 ) -> Array:
-    del rng
-    return layer.product(x, kernel, bias, masked)
+    return _product(layer, x, kernel, bias, masked, rng)
 
 
 def _forward(
@@ -88,7 +88,31 @@ def _forward(
     masked: MaskedKernel | None,
     rng: Array | None,
 ) -> tuple[Array, tuple]:
-    return layer.product(x, kernel, bias, masked), (layer.keep(x), kernel, bias, masked, rng)
+    y = _product(layer, x, kernel, bias, masked, rng)
+    return y, (layer.keep(x), kernel, bias, masked, rng)
+
+
+def _product(
+    layer: Layer,
+    x: Array,
+    kernel: Array,
+    bias: Array | None,
+    masked: MaskedKernel | None,
+    rng: Array | None,
+) -> Array:
+    """The output, which `jax.vmap` maps where it maps a key or the grids of the backward pass.
+
+    These alone may be mapped. The output would then be one for all, and JAX would hand the backward
+    pass of each the sum of all cotangents. XLA drops a choice between equals.
+    """
+    y = layer.product(x, kernel, bias, masked)
+    # Kept ids are one array for all products; of grids those of the backward pass may be others.
+    only_backward = [a.ravel() for a in jax.tree.leaves(masked) if a.dtype == bool]
+    if rng is not None:
+        only_backward.append(jax.random.key_data(rng).ravel())
+    for own in only_backward:
+        y = jnp.where(own[0] == 0, y, y)
+    return y
 
 
 def _backward(layer: Layer, residuals: tuple, dy: Array) -> tuple:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from sparsemlp import select_blocks
+from sparsemlp import GradientPruning, GridMask, select_blocks, sparse_linear
 from sparsemlp.differentiable import Layer, differentiable
 from sparsemlp.engines import choose_engine
 from sparsemlp.masked_kernel import MaskedKernel, masked_kernel
@@ -62,3 +62,37 @@ def test_without_a_bias_it_has_no_gradient_and_key_and_mask_reach_that_of_x(rng,
     masked = masked_kernel(mask, -1, "float32", "masked", "reference", choose)
     _, pull_back = jax.vjp(lambda x: differentiable(Scaling(), x, KERNEL, None, masked, rng), X)
     np.testing.assert_array_equal(pull_back(DY)[0], np.full(4, 5 * 2 * factor * 7))
+
+
+def looped(loss, x, mapped):
+    """The gradient of the sum over what is mapped, one after another."""
+    return sum(jax.grad(loss)(x, each) for each in mapped)
+
+
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+def test_the_gradient_of_a_sum_over_keys_alone_is_the_sum_of_gradients(make):
+    keys = jax.random.split(make(0), 3)
+    kernel = jax.random.normal(jax.random.key(1), (8, 16))
+    mask, rule = select_blocks(kernel, (8, 8), 0.5), GradientPruning(2, 4, "random")
+
+    def loss(x, key):
+        y = sparse_linear(x, kernel, mask=mask, gradient=rule, rng=key)
+        return jnp.sum(jnp.sin(y))
+
+    x = jax.random.normal(jax.random.key(2), (4, 8))
+    found = jax.grad(lambda x: jnp.sum(jax.vmap(loss, (None, 0))(x, keys)))(x)
+    np.testing.assert_allclose(found, looped(loss, x, keys), rtol=1e-5)
+
+
+def test_the_gradient_of_a_sum_over_backward_passes_alone_is_the_sum_of_gradients():
+    flags = jnp.array([[True, True], [False, False], [True, False]])
+    kernel = jax.random.normal(jax.random.key(1), (8, 16))
+    grid = select_blocks(kernel, (8, 8), 0.5).grid()
+    x = jax.random.normal(jax.random.key(2), (4, 8))
+
+    def loss(kernel, flags):
+        mask = GridMask(grid, (8, 16), (8, 8), *flags)
+        return jnp.sum(jnp.sin(sparse_linear(x, kernel, mask=mask)))
+
+    found = jax.grad(lambda w: jnp.sum(jax.vmap(loss, (None, 0))(w, flags)))(kernel)
+    np.testing.assert_allclose(found, looped(loss, kernel, flags), rtol=1e-5)
