@@ -73,4 +73,6 @@ def rescaling(dy: Float[Array, "..."], kept: Float[Array, "..."], axis: int) -> 
 
     whole, part = total(dy), total(kept)
     one = jnp.ones_like(part)
-    return jnp.where(part > 0, whole / jnp.where(part > 0, part, one), one).astype(dy.dtype)
+    factor = jnp.where(part > 0, whole / jnp.where(part > 0, part, one), one)
+    # Beyond what float16 holds it would turn the zeros that it multiplies into NaN.
+    return jnp.minimum(factor, jnp.finfo(dy.dtype).max).astype(dy.dtype)

@@ -105,12 +105,12 @@ def sparse_linear(
 
 
 def of_one_dtype(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, Array, Array | None]:
-    """The operands of a layer as arrays of JAX, in their common dtype.
+    """The operands of a layer as arrays of JAX, in the dtype that their product has.
 
     Numbers of NumPy have 64 bits, which those of JAX have only if it is told so.
     """
     operands = [jnp.asarray(each) for each in (x, kernel, *(() if bias is None else (bias,)))]
-    dtype = functools.reduce(jnp.promote_types, (each.dtype for each in operands))
+    dtype = jnp.result_type(*operands)
     x, kernel, *rest = (each.astype(dtype) for each in operands)
     return x, kernel, rest[0] if rest else None
 

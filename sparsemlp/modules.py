@@ -64,16 +64,16 @@ class SparseDense(nn.Module):
         check_axis(self.axis)
         if x.ndim < -self.axis:
             raise InputError(f"x of shape {x.shape} has no axis {self.axis} to contract")
-        layer = self.weights(x.shape[self.axis], x.dtype)
+        layer = self.weights(x.shape[self.axis], x)
         return layer(x.astype(layer.kernel.dtype), axis=self.axis, engine=self.engine)
 
     @nn.compact
-    def weights(self, in_features: int, dtype: Any) -> Linear:
+    def weights(self, in_features: int, x: Array) -> Linear:
         """Kernel, bias, mask and rules of this layer, in the dtype of the computation.
 
         Args:
           in_features: entries of x on the contracted axis.
-          dtype: of x.
+          x: what is multiplied, or of its dtype.
         """
         kernel_shape = (in_features, self.features)
         kernel = self.param("kernel", self.kernel_init, kernel_shape, self.param_dtype)
@@ -82,7 +82,7 @@ class SparseDense(nn.Module):
             if self.use_bias
             else None
         )
-        dtype = canonicalize_dtype(jnp.zeros((), dtype), kernel, bias, dtype=self.dtype)
+        dtype = canonicalize_dtype(x, kernel, bias, dtype=self.dtype)
         rules = rules_of(self, self.plan)
         return Linear(
             kernel.astype(dtype),

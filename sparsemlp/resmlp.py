@@ -81,7 +81,7 @@ class ResMLPBlock(nn.Module):
             return (scale, shift), after
 
         before, after = scales(1)
-        mixing = linear(tokens, axis=-2, name="XPatch").weights(tokens, x.dtype)
+        mixing = linear(tokens, axis=-2, name="XPatch").weights(tokens, x)
         mix = functools.partial(
             mix_tokens, layer=mixing, before=before, after=after, engine=self.engine
         )
@@ -90,8 +90,8 @@ class ResMLPBlock(nn.Module):
             mixed = mix(x)
         x = x + drop_path(mixed, train=train)
         before, after = scales(2)
-        first = linear(self.expansion * dim, name="XChannel1").weights(dim, x.dtype)
-        second = linear(dim, name="XChannel2").weights(self.expansion * dim, x.dtype)
+        first = linear(self.expansion * dim, name="XChannel1").weights(dim, x)
+        second = linear(dim, name="XChannel2").weights(self.expansion * dim, x)
         mlp = functools.partial(
             sparse_mlp,
             first=first,

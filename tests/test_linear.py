@@ -194,6 +194,13 @@ def test_operands_meet_in_their_common_dtype_and_gradients_keep_their_own():
     assert (dx.dtype, dw.dtype) == (jnp.bfloat16, jnp.float32)
 
 
+def test_a_weak_dtype_gives_way_as_in_a_product_of_jax():
+    kernel = Problem(dtype=jnp.bfloat16).kernel
+    x = jnp.full((2, kernel.shape[0]), 1.0)
+    assert x.weak_type
+    assert sparse_linear(x, kernel).dtype == (x @ kernel).dtype == jnp.bfloat16
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -275,6 +275,13 @@ def test_a_layer_is_tabulated(unchecked):
     assert "kernel" in table
 
 
+def test_a_weak_dtype_gives_way_as_in_flax_s_layer():
+    x = jnp.full((2, 8), 1.0)
+    layers = (layer(4, param_dtype=jnp.bfloat16) for layer in (SparseDense, nn.Dense))
+    found, wanted = (layer.init_with_output(jax.random.key(0), x)[0] for layer in layers)
+    assert found.dtype == wanted.dtype == jnp.bfloat16
+
+
 def test_a_dtype_in_the_place_of_the_axis_is_told(unchecked):
     """The third argument of `flax.linen.Dense` is its dtype."""
     dtype: Any = jnp.bfloat16

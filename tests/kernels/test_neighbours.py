@@ -122,3 +122,11 @@ def test_more_neighbours_than_engine_cpu_compares_are_left_to_xla():
     dy: Any = jnp.asarray(np.random.default_rng(0).normal(size=(3, 64)), jnp.float32)
     kept = Neighbours(9, 64)
     np.testing.assert_array_equal(by_cpu(dy, kept, -1), keep_largest(dy, kept, -1))
+
+
+def test_rescaling_stays_within_what_the_dtype_holds():
+    dy = jnp.array([[[1e-6, 2.0], [0.1, 1.0], [0.1, 0.0], [0.1, 0.0]]], jnp.float16)
+    kept = dy.at[:, 1:].set(0)
+    factor = rescaling(dy, kept, -1)
+    np.testing.assert_array_equal(factor[0, 0], [65504, 1.5])
+    assert jnp.all(jnp.isfinite(kept * factor))
