@@ -19,12 +19,12 @@ tries the program without a GPU, on tiny layers. What it writes is marked as no 
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from tuning.candidates import plain
 from tuning.kernel_problems import gpu_engines, problem_of
-from tuning.table import TuningTable, line_of
+from tuning.table import TuningTable, held, line_of
 from tuning.tasks import Effort, Task, add_entry, add_in_workers, at_work_of, code_of
 from tuning.tuning_options import TINY, Options, check, tasks_of
 from tuning.watch import ENDED, ended_by_sigterm
@@ -73,13 +73,28 @@ def _tune(options: Options, n_workers: int) -> None:
         raise InputError(f"--engine={unknown.pop()} is none of {', '.join(engines)}")
     asked = tasks_of(options, engines)
     path = options.out or table_file(environment["device"])
-    table = TuningTable(path, environment, is_measured=not options.interpret)
-    make_folder(path.parent, f"--out={path}" if options.out else str(path.parent))
-    check_writable(path, f"--out={path}" if options.out else str(path))
+    told = f"--out={path}" if options.out else str(path)
+    make_folder(path.parent, told)
+    check_writable(path, told)
+    with held(path):
+        table = TuningTable(path, environment, is_measured=not options.interpret, told=told)
+        _fill(table, asked, engines, options, n_workers, began + 60 * options.minutes)
+    _tell_where(table, environment["device"])
+
+
+def _fill(
+    table: TuningTable,
+    asked: Sequence[Task],
+    engines: Mapping[str, Engine],
+    options: Options,
+    n_workers: int,
+    ends: float,
+) -> None:
+    """Measures what is asked for and the table lacks, until the time is over."""
+    path = table.path
     for index in (None, *range(n_workers)):
         if left := at_work_of(path, index).died_again():
             table.write_down(*left, ENDED)
-    ends = began + 60 * options.minutes
     codes = {name: code_of(engine) if options.again else None for name, engine in engines.items()}
     missing = _missing(asked, engines, table, codes, ends)
     effort = Effort(options.candidates, options.rounds, options.interpret)
@@ -92,7 +107,6 @@ def _tune(options: Options, n_workers: int) -> None:
             add_in_workers(n_workers, missing, table, effort)
     if any(_missing(asked, engines, table, codes, math.inf)) and time.monotonic() > ends:
         print(f"--minutes={options.minutes:g} are over: the same command goes on")
-    _tell_where(table, environment["device"])
 
 
 def _missing(

@@ -126,7 +126,7 @@ def read_table(path: Path) -> tuple[Entry, ...]:
         return ()
     again = f"remove {path}, or make it anew: python experiments/tune.py"
     try:
-        table = json.loads(path.read_text())
+        table = json.loads(path.read_bytes())
         if table["format"] != FORMAT:
             raise TableError(
                 f"{path} is a table of format {table['format']}, this version reads {FORMAT}: "
@@ -135,7 +135,9 @@ def read_table(path: Path) -> tuple[Entry, ...]:
         if not table["measured"]:
             raise TableError(f"{path} holds no measurements: {again}")
         return tuple(map(_entry, table["entries"]))
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except TableError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise TableError(f"{path} is no table of measurements ({error!r}): {again}") from error
 
 

@@ -28,7 +28,8 @@ KERNELS = (*PRODUCTS, *PAIRS, "compact_gradient", "pruned_input_gradient", *OF_I
 COMPARED = (*PRODUCTS, "mlp")
 """The kernels that the GPU benchmark compares before it times anything."""
 LAST = ("jax-triton",)
-"""Engines that take none of the time of the others: they are checked and timed after them."""
+"""Engines that take none of the time of the others: they are checked and timed after them, and
+cannot be interpreted."""
 CHANNELS = 256
 """Of x along the token axis, if they divide its rows."""
 
@@ -51,7 +52,7 @@ def gpu_engines(interpret: bool = False) -> dict[str, Engine]:
     return {
         name: type(engine)(interpret=True)  # pyright: ignore[reportCallIssue]
         for name, engine in found.items()
-        if hasattr(engine, "interpret")
+        if hasattr(engine, "interpret") and name not in LAST
     }
 
 
@@ -214,8 +215,13 @@ def _pair(layer: SparseLayer, n_rows: int, dtype: Any, *, with_result: bool) -> 
 
 
 def is_able(engine: Engine, kernel: str, layer: SparseLayer) -> bool:
-    """Whether an engine has a kernel for a layer; of `PAIRS`, for it and its like back."""
+    """Whether an engine has a kernel for a layer; of `PAIRS`, for it and its like back.
+
+    A pair that drops nothing is not a pair of an engine's, whatever its blocks.
+    """
     if kernel in PAIRS:
+        if not layer.is_masked:
+            return False
         n_in, n_out = sorted(layer.kernel_shape)
         pair = [dataclasses.replace(layer, kernel_shape=s) for s in ((n_in, n_out), (n_out, n_in))]
         able = all(engine.reason_against(each, "gpu") is None for each in pair)

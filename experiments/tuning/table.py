@@ -1,7 +1,12 @@
 """The table of a device while `tune.py` measures it: written anew after each problem."""
 
+import contextlib
 import datetime
-from collections.abc import Mapping
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +18,27 @@ from sparsemlp.files import Record, read_record, write_json
 class TuningTable:
     """A table as far as it is, which a stopped program leaves for the next.
 
-    A problem is here as plain data, as its entry has it.
+    A problem is here as plain data, as its entry has it. An entry that was measured with other
+    versions of JAX says so, and is kept until it is measured anew.
 
     Args:
       path: the file; made with the first entry.
       environment: of `sparsemlp.runs.environment.describe_environment`.
       is_measured: whether times mean something; kernels that are interpreted have none.
+      told: what to call the file in an error, its path by itself.
 
     Raises:
-      InputError: the file was made on another device, or with other versions.
+      InputError: the file was made on another device, or of what means something else.
     """
 
-    def __init__(self, path: Path, environment: Mapping[str, Any], *, is_measured: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        environment: Mapping[str, Any],
+        *,
+        is_measured: bool,
+        told: str | None = None,
+    ) -> None:
         self.path = path
         self.is_measured = is_measured
         about: Record = {
@@ -35,7 +49,9 @@ class TuningTable:
             "script": "experiments/tune.py",
             "date": str(datetime.date.today()),
         }
-        self._table = _read(path, about) if path.exists() else {**about, "entries": []}
+        self._table = (
+            _read(path, about, told or str(path)) if path.exists() else {**about, "entries": []}
+        )
         self._entries = {problem_key(entry["problem"]): entry for entry in self._table["entries"]}
 
     @property
@@ -44,9 +60,11 @@ class TuningTable:
         return len(self._entries)
 
     def has(self, problem: Record, code: str | None = None) -> bool:
-        """Whether a problem has an entry; of that code, if one is given."""
+        """Whether a problem has an entry of these versions; of that code, if one is given."""
         entry = self._entries.get(problem_key(problem))
-        return entry is not None and code in (None, entry.get("code"))
+        if entry is None or "versions" in entry:
+            return False
+        return code in (None, entry.get("code"))
 
     def add(self, entry: Record) -> None:
         """Writes the entry of a problem, whose breakages are of no interest any more.
@@ -87,13 +105,36 @@ def line_of(entry: Record) -> str:
     return f"{title}dense / this {ratio:.2f}, {entry['tried']} tried{wrong}"
 
 
-def _read(path: Path, about: Record) -> Record:
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keeps other programs of this user and machine from writing a table, or sees that one does.
+
+    Raises:
+      InputError: another program writes it.
+    """
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    lock = Path(tempfile.gettempdir()) / f"sparsemlp_table_{os.getuid()}_{name}.lock"
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{path} is being written by another tune.py: wait for it, or choose another file "
+                "with --out"
+            ) from error
+        yield
+
+
+def _read(path: Path, about: Record, told: str) -> Record:
     if (table := read_record(path)) is None:
-        raise InputError(f"--out={path} is damaged: remove it, or choose another file")
-    for name in ("format", "measured", "device", "versions"):
+        raise InputError(f"{told} is damaged: remove it, or choose another file with --out")
+    for name in ("format", "measured", "device"):
         if table.get(name) != about[name]:
             raise InputError(
-                f"--out={path} was made with {name} {table.get(name)}, this is {about[name]}: "
-                "remove it to begin anew, or choose another file"
+                f"{told} was made with {name} {table.get(name)}, this is {about[name]}: "
+                "remove it to begin anew, or choose another file with --out"
             )
-    return table
+    if table["versions"] == about["versions"]:
+        return table
+    older = [{"versions": table["versions"], **entry} for entry in table["entries"]]
+    return {**about, "entries": older}

@@ -240,16 +240,19 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "no table"),
-        ('{"format": 2}', "format 2"),
-        ('{"format": 1, "measured": false, "entries": []}', "no measurements"),
-        ('{"format": 1, "measured": true, "entries": [{}]}', "no table"),
-        ('{"format": 1}', "no table"),
+        (b"{", "no table"),
+        (b'{"format": 2}', "format 2"),
+        (b'{"format": 1, "measured": false, "entries": []}', "no measurements"),
+        (b'{"format": 1, "measured": true, "entries": [{}]}', "no table"),
+        (b'{"format": 1, "measured": true, "entries": [{"problem": {"block": [1]}}]}', "no table"),
+        (b'{"format": 1, "measured": true, "entries": [{"problem": "lost"}]}', "no table"),
+        (b'{"format": 1}', "no table"),
+        (b'{"format": "\xff"}', "no table"),
     ],
 )
-def test_a_file_that_is_no_table_says_so_with_the_way_out(tmp_path: Path, text: str, words: str):
+def test_a_file_that_is_no_table_says_so_with_the_way_out(tmp_path: Path, text: bytes, words: str):
     path = tmp_path / "table.json"
-    path.write_text(text)
+    path.write_bytes(text)
     with pytest.raises(TableError, match=words) as caught:
         tuning.read_table(path)
     assert str(path) in str(caught.value)

@@ -9,12 +9,14 @@ from tuning.kernel_problems import (
     OF_IMAGES,
     PAIRS,
     gpu_engines,
+    is_able,
     layer_of,
     problem_of,
     work_of,
 )
 
 from pallas_kernels import Reference, SparseLayer, Triton
+from pallas_kernels.jax_triton import engine as jax_triton
 from pallas_kernels.triton import compact, gradient, products, pruned
 from pallas_kernels.tuning import Problem
 
@@ -56,6 +58,20 @@ def test_engines_for_gpus_are_found_and_made_to_be_interpreted():
     assert not {"cpu", "reference"} & set(gpu_engines())
     for engine in gpu_engines(interpret=True).values():
         assert engine.reason_against(LAYER, "cpu") is None
+
+
+def test_an_engine_that_cannot_be_interpreted_is_left_out(monkeypatch):
+    monkeypatch.setattr(jax_triton, "missing", lambda: None)
+    assert list(gpu_engines())[-1] == "jax-triton"
+    assert "jax-triton" not in gpu_engines(interpret=True)
+
+
+@pytest.mark.parametrize("kernel", PAIRS)
+def test_a_pair_that_drops_nothing_is_no_engine_s(kernel):
+    layer = SparseLayer((64, 128), (32, 32), 8, -1, "bfloat16")
+    for engine in gpu_engines(interpret=True).values():
+        assert not is_able(engine, kernel, layer)
+        assert is_able(engine, kernel, LAYER)
 
 
 @pytest.mark.parametrize("axis", [-1, -2], ids=["features", "tokens"])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tuning.table import TuningTable, problem_key
+from tuning.table import TuningTable, held, problem_key
 
 from sparsemlp import InputError
 
@@ -55,14 +55,43 @@ def test_the_name_of_a_problem_does_not_depend_on_the_order_of_its_parts():
     assert problem_key(FIRST) != problem_key(SECOND)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"device": "slide rule"}, {"versions": HERE["versions"] | {"jax": "9"}}]
-)
-def test_a_table_of_something_else_is_refused(tmp_path, changes):
+def test_an_entry_of_other_versions_is_kept_until_it_is_measured_again(tmp_path):
+    path, newer = tmp_path / "table.json", HERE["versions"] | {"jax": "9"}
+    begun = table(path)
+    for problem in (FIRST, SECOND):
+        begun.add({"problem": problem, "code": "of today"})
+    begun.write_down("a problem", "rows 32", "an illegal address")
+    later = table(path, versions=newer)
+    assert later.n_entries == 2
+    assert not later.has(FIRST)
+    assert not later.has(FIRST, "of today")
+    later.add({"problem": FIRST})
+    record = json.loads(path.read_text())
+    assert record["versions"] == {"jax": "9", "jaxlib": "2"}
+    first, second = record["entries"]
+    assert first == {"problem": FIRST}
+    assert (second["problem"], second["versions"]) == (SECOND, {"jax": "1", "jaxlib": "2"})
+    assert not record.get("broken")
+    third = table(path, versions=newer)
+    assert third.has(FIRST)
+    assert not third.has(SECOND)
+
+
+def test_one_program_at_a_time_writes_a_table(tmp_path):
+    path = tmp_path / "table.json"
+    for _ in range(2):
+        with held(path):
+            with held(tmp_path / "another.json"):
+                pass
+            with pytest.raises(InputError, match=r"table\.json is being written by another tune"):
+                held(path).__enter__()
+
+
+def test_a_table_of_something_else_is_refused(tmp_path):
     path = tmp_path / "table.json"
     table(path).add({"problem": FIRST})
-    with pytest.raises(InputError, match="remove it to begin anew"):
-        table(path, **changes)
+    with pytest.raises(InputError, match=r"^the table was made with device .* begin anew"):
+        TuningTable(path, HERE | {"device": "x"}, is_measured=True, told="the table")
     with pytest.raises(InputError, match="was made with measured True"):
         TuningTable(path, HERE, is_measured=False)
     (tmp_path / "damaged.json").write_text("{")
