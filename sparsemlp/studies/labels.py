@@ -1,6 +1,7 @@
 """What figures and tables call the runs of a study: what sets them apart, and nothing else."""
 
 import dataclasses
+import fnmatch
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from sparsemlp.configuration.config import OF_THE_MACHINE, Config
 from sparsemlp.configuration.mask_options import NEED_A_MASK, OF_A_MASK
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan, resolve
-from sparsemlp.plan import all_rules
+from sparsemlp.plan import all_rules, as_tuple
 from sparsemlp.rules import BlockMasking, describe_rule
 from sparsemlp.studies.study_run import StudyRun
 
@@ -131,9 +132,19 @@ def _worth_saying(runs: Iterable[StudyRun]) -> list[str]:
 
 def _skeleton(run: StudyRun) -> _Skeleton:
     masked: list[str] = []
+    spared: list[str] = []
     others: dict[str, list[str]] = {}
+    of_masks = [
+        pattern
+        for pattern, rules in run.plan.items()
+        if any(isinstance(rule, BlockMasking) for rule in as_tuple(rules))
+    ]
     for pattern in sorted(run.plan):
         layer = pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
+        if not as_tuple(run.plan[pattern]) and any(
+            fnmatch.fnmatchcase(pattern, other) for other in of_masks
+        ):
+            spared.append(layer)
         for rule in all_rules({pattern: run.plan[pattern]}):
             if isinstance(rule, BlockMasking):
                 masked.append(layer)
@@ -141,7 +152,8 @@ def _skeleton(run: StudyRun) -> _Skeleton:
                 others.setdefault(describe_rule(rule), []).append(layer)
     depth = None if run.settings is None else depth_and_plan(run.settings)[0]
     rules = ", ".join(f"{words} in {' '.join(layers)}" for words, layers in others.items())
-    return _Skeleton(depth, " ".join(masked), rules)
+    but = f" but {' '.join(spared)}" if spared else ""
+    return _Skeleton(depth, " ".join(masked) + but, rules)
 
 
 def _not_of(run: StudyRun) -> frozenset[str]:

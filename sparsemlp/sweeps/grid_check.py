@@ -109,6 +109,7 @@ def _blame(
         choice = blamed[complaint] = point.choices[option]
         problems.add(choice.place[0], f"{choice.key}: {complaint}")
         del values[option]
+        lost.append(option)
     return found
 
 

@@ -34,6 +34,17 @@ def test_the_default_ratio_goes_before_the_default_block(tmp_path):
     assert choose(study, ratio=0.5) == Chosen("32x32", 0.5)
 
 
+def test_finished_runs_go_before_one_under_way(tmp_path):
+    for name, block in (("done", "4x4"), ("usual", "32x32")):
+        run = synthetic.settings(block=block, ratio=0.8, epochs=2)
+        synthetic.write_run(tmp_path / name, run, 2 if name == "done" else 1)
+    study = read_study(tmp_path)
+    assert [run.name for run in study.finished] == ["done"]
+    assert choose(study) == Chosen("4x4", 0.8)
+    assert choose(study, block="32x32") == Chosen("32x32", 0.8)
+    assert choose(study, block="32x32", ratio=0.5) == Chosen("32x32", 0.5)
+
+
 def test_what_is_no_block_or_no_ratio_is_refused(small):
     with pytest.raises(InputError, match="32"):
         choose(small, block="32")

@@ -174,3 +174,11 @@ def test_masks_that_differ_by_layer_have_options_like_others(labelled):
     assert "mask_start_epoch=12" in labels.label(runs["later"])
     assert labels.label(runs["later"]) != labels.label(runs["plain"])
     assert "mask_start_epoch=12" in labels.other_options(runs["later"])
+
+
+def test_layers_that_a_model_string_spares_are_said(labelled):
+    channels = "ResMLP5 @ XChannel = masked 0.8 (32, 32);"
+    texts = [channels, f"{channels} XChannel1 = masked 0 (32, 32);"]
+    runs, labels = labelled(**{f"run{i}": {"config": text} for i, text in enumerate(texts)})
+    variants = [labels.variant(runs[f"run{i}"]) for i in range(2)]
+    assert variants == ["XChannel masked", "XChannel but XChannel1 masked"]

@@ -45,3 +45,24 @@ def test_a_value_that_is_refused_hides_no_complaint_about_another_one(data, hp, 
     told = [problem.text for problem in problems]
     assert any("the tag !own is not allowed" in text for text in told)
     assert any(said in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("hp", "fixed", "said"),
+    [
+        ("  backward: [strait_through]\n", "  dropped_decay: 2e-4\n", "backward 'strait_through'"),
+        ("  ratio_schedule: [qubic]\n  ramp_epochs: [2]\n", "", "ratio schedule 'qubic'"),
+        ("  model: [resnet]\n  width: [16]\n", "", "--model=resnet is unknown"),
+        ("  backward: [maskd]\n  score: [gradient]\n", "", "backward 'maskd'"),
+    ],
+)
+def test_a_value_that_is_unknown_has_no_complaints_about_its_default(
+    data, hp, fixed, said, unchecked
+):
+    """The options beside it are right with what was meant."""
+    problems = Problems(FILE)
+    text = f"hp:\n  ratio: [0.5]\n{hp}fixed:\n{fixed}  epochs: 20\n  dataset: {data}\n"
+    file = parse_grid_file(FILE, text, problems)
+    check_points(file.points, file.stated, problems)
+    (problem,) = problems
+    assert said in problem.text
