@@ -4,8 +4,9 @@ Each line of blocks is cut into groups of like lengths. Where db is computed as 
 without a kept block follow, each a group of its own. What is known of the groups without a mask is
 little: how many lie before each line is found in a table that XLA makes in one kernel.
 
-A step of a group loads a buffer for each of its blocks, and one that they share. It counts as many
-loads, or some more: for what takes as long however many blocks there are.
+A step of a group loads a buffer for each of its blocks, and one that they share; that of a column
+without a block dy alone. It counts as many loads, or some more: for what takes as long however many
+blocks there are.
 """
 
 from collections.abc import Callable
@@ -153,9 +154,9 @@ class Groups(NamedTuple):
         return line.counted(index), place - line.begin(index)
 
     def of_column(self, number: Array) -> Counted:
-        """A column without a kept block, by its number among these: it has one that is loaded."""
+        """A column without a kept block, by its number among these."""
         n_kept, group = self.start.read(jnp.int32(self.n_lines)), self.n + number
-        return Counted(group, n_kept + group * self.beside + number, jnp.int32(self.beside + 1))
+        return Counted(group, n_kept + group * self.beside, jnp.int32(self.beside))
 
     def at(self, n_loads: Array) -> Counted:
         """The group behind so many loads, of one step of each group.
@@ -173,7 +174,7 @@ class Groups(NamedTuple):
         place = n_loads - line.before * self.beside - line.entry
         length = line.length + line.n * self.beside
         index = jax.lax.div((place + 1) * line.n - 1, jnp.maximum(length, 1))
-        column = self.of_column(jax.lax.div(behind, jnp.int32(self.beside + 1)))
+        column = self.of_column(jax.lax.div(behind, jnp.int32(self.beside)))
         both = zip(line.counted(index), column, strict=True)
         return Counted(*(jnp.where(behind < 0, *own) for own in both))
 

@@ -6,8 +6,8 @@ runs ahead into the next group while the others, 64 rows of the result each, wri
 theirs.
 
 Tensor cores add up db: dy is the right operand of every product, and where db of a column belongs
-to a block a second product multiplies it with ones. That of a column without a kept block is
-multiplied with x as well, which nobody needs: such columns are few.
+to a block a second product multiplies it with ones. That of a column without a kept block is also
+multiplied with whatever lies in the place of x, and nobody reads the result: such columns are few.
 """
 
 import dataclasses
@@ -106,14 +106,19 @@ class Program:
     def _fetch(self, task: Task, blocks: list[Array], step: Array, use: Array) -> None:
         """Starts the copies of a step, once its buffers are free."""
         slot = self._free_slot(use)
-        full = self.operands.ring.full.at[slot]
-        for index, block in enumerate(blocks):
-            is_there = self.tasks.has_block(task, index)
-            fetch = functools.partial(self.operands.fetch_own, step, slot, index, block)
+        arrive = functools.partial(warpgroup.arrive, self.operands.ring.full.at[slot])
+        copies = [
+            (
+                self.tasks.has_block(task, index),
+                functools.partial(self.operands.fetch_own, step, slot, index, block),
+            )
+            for index, block in enumerate(blocks)
+        ]
+        shared = functools.partial(self.operands.fetch_shared, step, slot, task.group.line)
+        for is_there, fetch in (*copies, (self.tasks.has_shared(task), shared)):
             pl.when(is_there)(fetch)
-            # The barrier counts every block, whether the group has it or not.
-            pl.when(jnp.logical_not(is_there))(functools.partial(warpgroup.arrive, full))
-        self.operands.fetch_shared(step, slot, task.group.line)
+            # The barrier counts every copy, whether there is anything to copy or not.
+            pl.when(jnp.logical_not(is_there))(arrive)
 
     def multiply(self, thread: Array) -> None:
         """What a multiplying warpgroup does with its 64 rows of each group."""

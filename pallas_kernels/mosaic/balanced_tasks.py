@@ -1,7 +1,7 @@
 """What a program of a balanced gradient computes, one part of a group of blocks after the other.
 
 Every block column has its db added up with one block: its first kept one. A column without a kept
-block is a group of its own, which has a block that is loaded but none that is written.
+block is a group of its own, of which dy is loaded and db is written.
 """
 
 import dataclasses
@@ -85,9 +85,16 @@ class Tasks:
         return Task(part, Group(line, group.entry, length), is_column, column)
 
     def has_block(self, task: Task, index: int) -> Bool[Array, ""]:
-        """Whether there is a block to load, of those that are computed together."""
+        """Whether there is a block to load, of those that are computed together.
+
+        They are of dy where lines are rows, and of a column without a kept block its dy is one.
+        """
         is_kept = index < task.group.length
-        return is_kept | task.is_column if index == 0 else is_kept
+        return is_kept | task.is_column if self.by_rows and index == 0 else is_kept
+
+    def has_shared(self, task: Task) -> Bool[Array, ""]:
+        """Whether there is something to load that the blocks share: x or, by columns, dy."""
+        return ~task.is_column | (not self.by_rows)
 
     def block(self, task: Task, index: Array | int) -> Array:
         """Where in its line one of the blocks that are computed together lies; or any place."""

@@ -75,8 +75,7 @@ def test_a_group_is_found_by_each_load_that_it_counts(by_rows, n_together, with_
     for kernel in (0, 1):
         groups = groups_of(kernel, n_together, by_rows=by_rows, with_bias=with_bias, beside=beside)
         lengths = [int(groups.find(jnp.int32(group)).length) for group in range(int(groups.n))]
-        # Of a column without a kept block one is loaded all the same.
-        lengths += [1] * (int(groups.n_all) - int(groups.n))
+        lengths += [0] * (int(groups.n_all) - int(groups.n))
         before = 0
         for group, length in enumerate(lengths):
             for place in range(length + beside):

@@ -53,7 +53,7 @@ def test_every_step_belongs_to_one_program_and_shares_are_counted(
     taken: dict[int, list[tuple[int, int, int, int]]] = {group: [] for group in range(n_all)}
     done = []
     n_blocks = [int(groups.find(jnp.int32(g)).length) for g in range(int(groups.n))]
-    weights = [1 if in_rounds else n + beside for n in [*n_blocks, 1]]
+    weights = [1 if in_rounds else n + beside for n in [*n_blocks, 0]]
     for program, parts in enumerate(parts_of(shares)):
         shared = [weights[group] * (last - first) for group, first, last, _ in parts[rounds:]]
         done.append(sum(shared))
@@ -108,7 +108,7 @@ def test_programs_load_as_much_whatever_the_mask(block, n_together):
         own = np.asarray(
             jax.jit(jax.vmap(lambda number, groups=groups: groups.find(number).length))(numbers)
         )
-        each = np.concatenate([own + 1, np.full(int(groups.n_all - groups.n), 2)])
+        each = np.concatenate([own + 1, np.full(int(groups.n_all - groups.n), 1)])
         spans = jax.jit(jax.vmap(shares_of(plan, groups).span))(programs)
         loads = []
         for n, first, begin, _, end in zip(*map(np.asarray, spans), strict=True):

@@ -46,12 +46,13 @@ def test_every_step_of_every_block_and_column_is_computed_once(
                 assert bool(tasks.has_block(task, int(index))) or not is_kept
                 place = int(tasks.block(task, index)), int(task.group.line)
                 if is_kept:
+                    assert tasks.has_shared(task)
                     row, column = place[::-1] if by_rows else place
                     assert int(tasks.column(task, index)) == column
                     kept.update((row, column, step) for step in steps)
                 if tasks.adds_bias(task, index):
                     # It is multiplied with what is loaded: dy of this column.
-                    assert tasks.has_block(task, int(index))
+                    assert tasks.has_block(task, int(index)) if by_rows else tasks.has_shared(task)
                     column = place[0] if by_rows else place[1]
                     assert int(tasks.column(task, index)) == column
                     biases.update((column, step) for step in steps)
