@@ -16,7 +16,7 @@ from sparsemlp.engines import (
     choose_unmasked,
 )
 from sparsemlp.errors import InputError
-from sparsemlp.gradient_pruning import check_groups
+from sparsemlp.gradient_pruning import check_groups, key_of
 from sparsemlp.linear import of_one_dtype, sparse_linear
 from sparsemlp.mask_check import check_mask
 from sparsemlp.masked_kernel import masked_kernel
@@ -117,7 +117,7 @@ def sparse_conv(
     choose = functools.partial(choose_convolving, n_channels=kernel.shape[2], n_rows=n_rows)
     masked = masked_kernel(mask, -1, dtype, backward, engine, choose)
     layer = ConvolutionLayer(geometry, size, image, activation, gradient, pruning)
-    return differentiable(layer, x, kernel, bias, masked, rng)
+    return differentiable(layer, x, kernel, bias, masked, key_of(gradient, rng))
 
 
 def _check_shapes(x: Array, kernel: Array, bias: Array | None, mask: Mask | None) -> None:

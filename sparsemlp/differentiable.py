@@ -65,7 +65,7 @@ def differentiable(
     Raises:
       InputError: an operand is sharded over explicit axes; or as the layer's own products.
     """
-    return _call(layer, *varying_alike((x, kernel, bias, masked)), rng)
+    return _call(layer, *varying_alike((x, kernel, bias, masked, rng)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

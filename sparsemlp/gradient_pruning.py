@@ -3,7 +3,7 @@
 McDanel, Dinh, Magallanes: "Accelerating DNN Training with Structured Data Gradient Pruning" (SDGP).
 """
 
-from typing import Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -47,22 +47,40 @@ def prune_gradient(
       InputError: m does not divide the axis, or the method is `random` and rng is no key.
     """
     check_groups(rule, dy.shape[axis])
-    if rule.method == "random" and not hasattr(rng, "dtype"):
-        lacking = "has no key" if rng is None else f"rng={rng!r} is no key"
-        raise InputError(
-            f"gradient method 'random' draws at random and {lacking}: pass rng=jax.random.key(...) "
-            "to sparse_linear, or the random stream 'gradient' to a module's apply"
-        )
+    key = key_of(rule, rng)
+    if rule.method == "random" and key is None:
+        raise _key_error("has no key")
     if rule.n == rule.m:
         return dy
     if rule.method != "random":
         if axis not in (-1, -2):
             return keep_largest(dy, _neighbours(rule), axis)
         return engine.keep_largest(dy, _neighbours(rule), axis)
-    assert rng is not None
-    key = rng
+    assert key is not None
     ranking = draw_part(lambda shape: jax.random.bits(key, shape, jnp.uint32), dy.shape, dy)
     return jnp.where(largest(ranking, rule.n, rule.m, axis), dy, jnp.zeros_like(dy))
+
+
+def key_of(rule: GradientPruning | None, rng: object) -> PRNGKeyArray | None:
+    """The key that a rule draws with; None if it draws nothing, or was given none.
+
+    Raises:
+      InputError: the rule draws, and it is no key.
+    """
+    if rule is None or rule.method != "random" or rng is None:
+        return None
+    try:
+        jax.random.key_data(cast(Any, rng))
+    except (TypeError, ValueError) as error:
+        raise _key_error(f"rng={rng!r} is no key") from error
+    return cast(PRNGKeyArray, rng)
+
+
+def _key_error(lacking: str) -> InputError:
+    return InputError(
+        f"gradient method 'random' draws at random and {lacking}: pass rng=jax.random.key(...) to "
+        "sparse_linear, or the random stream 'gradient' to a module's apply"
+    )
 
 
 def pruned_input_gradient(

@@ -11,7 +11,7 @@ from pallas_kernels import ENGINES
 from sparsemlp.differentiable import differentiable
 from sparsemlp.engines import check_engine, choose_engine, choose_unmasked
 from sparsemlp.errors import InputError
-from sparsemlp.gradient_pruning import check_groups
+from sparsemlp.gradient_pruning import check_groups, key_of
 from sparsemlp.linear_layer import LinearLayer
 from sparsemlp.mask_check import check_mask
 from sparsemlp.masked_kernel import masked_kernel
@@ -101,7 +101,7 @@ def sparse_linear(
     choose = functools.partial(choose_engine, n_rows=n_rows)
     masked = masked_kernel(mask, axis, dtype, backward, engine, choose)
     layer = LinearLayer(axis, activation, gradient, pruning)
-    return differentiable(layer, x, kernel, bias, masked, rng)
+    return differentiable(layer, x, kernel, bias, masked, key_of(gradient, rng))
 
 
 def of_one_dtype(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, Array, Array | None]:

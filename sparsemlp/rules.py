@@ -61,7 +61,9 @@ class ActivationPruning:
       block: `(rows, cols)`: rows over the flattened batch, columns over the contracted axis
         (features; tokens in token mixing).
       ratio: fraction of blocks to drop, in `[0, 1)`; 0 keeps the activation itself.
-      score: what ranks the blocks, a name in `selection.SCORES` or a function.
+      score: what ranks the blocks, a name in `selection.SCORES` or a function. It may read what
+        `jax.vmap` maps where gradients are taken inside of that: JAX does not know that a gradient
+        depends on it.
     """
 
     block: Block

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsemlp import GradientPruning
+from sparsemlp import GradientPruning, sparse_linear
 from sparsemlp.errors import InputError
 from sparsemlp.gradient_pruning import prune_gradient
 
@@ -151,3 +151,13 @@ def test_a_group_that_does_not_divide_names_those_that_do():
 def test_random_without_a_key_says_where_to_pass_one(unchecked, rng, says):
     with pytest.raises(InputError, match=rf"{says}: pass rng=jax\.random\.key"):
         prune_gradient(jnp.ones((2, 8)), GradientPruning(2, 4, "random"), rng=rng)
+
+
+@pytest.mark.parametrize("rng", [7, 1.5, np.uint32(3), jnp.ones(2)], ids=repr)
+def test_what_is_no_key_is_told_where_something_is_drawn_alone(unchecked, rng):
+    x, kernel = jnp.ones((2, 4)), jnp.ones((4, 8))
+    for rule in (None, GradientPruning(2, 4)):
+        y = sparse_linear(x, kernel, gradient=rule, rng=rng)
+        np.testing.assert_array_equal(y, x @ kernel)
+    with pytest.raises(InputError, match="is no key: pass rng=jax"):
+        sparse_linear(x, kernel, gradient=GradientPruning(2, 4, "random"), rng=rng)

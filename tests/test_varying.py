@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsemlp import ResMLP, sparse_linear
+from sparsemlp import GradientPruning, ResMLP, sparse_linear
 from sparsemlp.errors import InputError
 from sparsemlp.varying import computing_part, draw_part, varying_alike
 
@@ -32,6 +32,19 @@ def test_what_is_replicated_varies_as_what_is_sharded():
     mapped = jax.shard_map(body, mesh=MESH, in_specs=(SPLIT, WHOLE), out_specs=SPLIT)
     np.testing.assert_array_equal(mapped(jnp.ones(2), jnp.full(2, 3.0)), [3, 3])
     assert set(seen) == {frozenset({"data"})}
+
+
+def test_a_key_may_vary_where_nothing_else_does():
+    rule, kernel, x = GradientPruning(2, 4, "random"), jnp.ones((8, 16)), jnp.ones((4, 8))
+    keys = jax.random.split(jax.random.key(0), 1)
+
+    def loss(x, keys):
+        y = sparse_linear(x, kernel, gradient=rule, rng=keys[0])
+        return jax.lax.pmean(jnp.sum(y), "data")
+
+    mapped = jax.shard_map(jax.grad(loss), mesh=MESH, in_specs=(WHOLE, SPLIT), out_specs=WHOLE)
+    # Half of 16 ones reach each number of dX.
+    np.testing.assert_array_equal(mapped(x, keys), jnp.full((4, 8), 8.0))
 
 
 def draw(shape: tuple[int, ...]) -> jax.Array:
