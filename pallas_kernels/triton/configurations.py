@@ -1,7 +1,8 @@
 """How each kernel of engine `triton` is cut: its configurations, a heuristic and a search space.
 
-Of the three products in bfloat16 the heuristics are the best of a few that were timed on an H200,
-with 8192 rows and a fifth of square blocks of 32 to 128; no other one was timed. A search space
+Of the three products in bfloat16 the heuristics are of the fastest few that were timed on an H200,
+with 8192 rows and a fifth of square blocks of 32 to 128, six of each
+(`experiments/results/gpu_nvidia_h200/candidates.jsonl`); no other one was timed. A search space
 begins with what was fast there, and holds what fits: sides are powers of two, the tiles of a loop
 with all loads in flight fit the shared memory of an A30, the smaller of the GPUs that the kernels
 are compiled for, and what a thread keeps of a sum leaves room for its operands, so that no register
@@ -65,14 +66,14 @@ def product_tiles(layer: SparseLayer) -> Tiles:
     """How `product` and `input_gradient` are cut where nothing was measured.
 
     Float32 that is not multiplied in TF32 takes no tensor cores, but registers for all that a
-    product contracts: more rows or fewer warps spill them. Of a layer of 1024 to 4096, 128 rows, 4
-    warps and 3 stages took the least time for blocks of 64x64, 69 us where 64 rows and 8 warps took
-    87; of 128x128 it was 64 rows, 8 warps and 2 stages in the Triton language.
+    product contracts: more rows or fewer warps spill them. Of a layer of 1024 to 4096 with blocks of
+    64x64, 128 rows, 4 warps and 3 stages took 60 us for Y, as 2 and 4 stages did, where 8 warps and
+    4 stages took 63; with 128x128, 64 rows, 4 warps and 3 stages took 70 us, the least of six.
     """
     if layer.dtype == "float32" and not in_tf32():
         return Tiles(32, warps=8, stages=2)
     if layer.dtype == "bfloat16" and layer.block == (128, 128):
-        return Tiles(64, warps=8, stages=2)
+        return Tiles(64, warps=4, stages=3)
     is_large = math.prod(layer.block) > 64 * 64
     rows = 64 if is_large and layer.dtype == "float32" else 128
     return Tiles(rows, warps=8 if is_large else 4, stages=3)
@@ -83,13 +84,14 @@ def gradient_tiles(layer: SparseLayer) -> GradientTiles:
 
     In float32, 64 rows of blocks of 128x128 would take more shared memory than the 99 KB that GPUs
     of compute capability 8.6 and 8.9 have. Where it is not multiplied in TF32, see `product_tiles`.
-    Of a layer of 1024 to 4096 in bfloat16, 8 warps and 4 stages took 70 us for blocks of 64x64
-    where 4 warps and 3 stages took 75, and 67 us for 128x128 where 64 rows and 3 stages took 71.
+    Of a layer of 1024 to 4096 in bfloat16 with blocks of 64x64, 32 rows and 4 warps took 60 us,
+    where 64 rows and 8 warps took 64; with 128x128, 32 rows and 4 stages took 59 us, and 64 rows
+    and 3 stages 57 there and longer than 32 at 768 to 3072.
     """
     if layer.dtype == "float32" and not in_tf32():
         return GradientTiles(32, warps=8, stages=2, programs=512)
     if layer.dtype == "bfloat16" and layer.block == (64, 64):
-        return GradientTiles(64, warps=8, stages=4, programs=1024)
+        return GradientTiles(32, warps=4, stages=4, programs=512)
     if layer.dtype == "bfloat16" and layer.block == (128, 128):
         return GradientTiles(32, warps=8, stages=4, programs=264)
     is_large = math.prod(layer.block) > 64 * 64

@@ -2,9 +2,8 @@
 
 A fused pair computes hidden units in every program that needs them, which is more arithmetic than
 one product after the other and less traffic. On an H200 the arithmetic decides: of 8192 rows in
-bfloat16 with a fifth of 64x64 blocks, the gradients of 768 to 3072 and back took 2714 us fused and
-336 us apart, those of 384 to 1536 326 and 158 us. The results took about 1163 and 115 us, 159 and
-141 us: what result and gradients took together, less the gradients. So nothing is fused by
+bfloat16 with a fifth of 64x64 blocks, the gradients of 768 to 3072 and back took 2306 us fused and
+304 us apart (`experiments/results/gpu_nvidia_h200/candidates.jsonl`). So nothing is fused by
 heuristic, and the tuner may find out where it is faster on another GPU.
 """
 

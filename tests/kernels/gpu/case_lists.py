@@ -58,6 +58,7 @@ MANY = [
 
 LARGEST = [
     *(case(kernel, (128, 128), jnp.float32, axis) for kernel in THREE for axis in (-1, -2)),
+    *(case(kernel, (128, 128), jnp.bfloat16, -1) for kernel in THREE[:2]),
     *(convolution_case(kernel, (128, 128), jnp.float32) for kernel in CONVOLUTIONS),
 ]
 """The most bytes that the loads of a loop hold: they have to fit GPUs of 99 KB."""

@@ -50,9 +50,9 @@ def test_a_search_space_has_choices_and_their_sides_are_powers_of_two(kernel, bl
     [
         ("product", 32, (128, 4, 3)),
         ("product", 64, (128, 4, 3)),
-        ("input_gradient", 128, (64, 8, 2)),
+        ("input_gradient", 128, (64, 4, 3)),
         ("kernel_gradient", 32, (64, 4, 3, 512)),
-        ("kernel_gradient", 64, (64, 8, 4, 1024)),
+        ("kernel_gradient", 64, (32, 4, 4, 512)),
         ("kernel_gradient", 128, (32, 8, 4, 264)),
     ],
 )
