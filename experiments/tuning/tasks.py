@@ -1,6 +1,7 @@
 """Problems that the tuner measures, in this process or in several, and writes to its table."""
 
 import dataclasses
+import datetime
 import functools
 import inspect
 import sys
@@ -116,7 +117,7 @@ def _measured(
         lock=lock,
         n_threads=n_threads,
     )
-    return entry | {"code": code_of(engine)}
+    return entry | {"date": str(datetime.date.today()), "code": code_of(engine)}
 
 
 def add_in_workers(

@@ -66,9 +66,9 @@ def product_tiles(layer: SparseLayer) -> Tiles:
     """How `product` and `input_gradient` are cut where nothing was measured.
 
     Float32 that is not multiplied in TF32 takes no tensor cores, but registers for all that a
-    product contracts: more rows or fewer warps spill them. Of a layer of 1024 to 4096 with blocks of
-    64x64, 128 rows, 4 warps and 3 stages took 60 us for Y, as 2 and 4 stages did, where 8 warps and
-    4 stages took 63; with 128x128, 64 rows, 4 warps and 3 stages took 70 us, the least of six.
+    product contracts: more rows or fewer warps spill them. Of a layer of 1024 to 4096, 128 rows, 4
+    warps and 3 stages took 60 us for Y with blocks of 64x64, as 2 and 4 stages did, where 8 warps
+    and 4 stages took 63; with 128x128, 64 rows, 4 warps and 3 stages took 70 us, the least of six.
     """
     if layer.dtype == "float32" and not in_tf32():
         return Tiles(32, warps=8, stages=2)
