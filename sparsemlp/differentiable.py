@@ -1,7 +1,6 @@
 """A layer and its gradients: what of its operands survives to the backward pass."""
 
 import abc
-import functools
 from typing import Any
 
 import jax
@@ -68,30 +67,6 @@ def differentiable(
     return _call(layer, *varying_alike((x, kernel, bias, masked, rng)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _call(
-    layer: Layer,
-    x: Array,
-    kernel: Array,
-    bias: Array | None,
-    masked: MaskedKernel | None,
-    rng: Array | None,
-) -> Array:
-    return _product(layer, x, kernel, bias, masked, rng)
-
-
-def _forward(
-    layer: Layer,
-    x: Array,
-    kernel: Array,
-    bias: Array | None,
-    masked: MaskedKernel | None,
-    rng: Array | None,
-) -> tuple[Array, tuple]:
-    y = _product(layer, x, kernel, bias, masked, rng)
-    return y, (layer.keep(x), kernel, bias, masked, rng)
-
-
 def _product(
     layer: Layer,
     x: Array,
@@ -115,6 +90,11 @@ def _product(
     return y
 
 
+def _forward(layer: Layer, *operands: Any) -> tuple[Array, tuple]:
+    x, *rest = operands
+    return _product(layer, *operands), (layer.keep(x), *rest)
+
+
 def _backward(layer: Layer, residuals: tuple, dy: Array) -> tuple:
     kept, kernel, bias, masked, rng = residuals
     dx = layer.input_gradient(dy, kernel, masked, rng)
@@ -122,4 +102,5 @@ def _backward(layer: Layer, residuals: tuple, dy: Array) -> tuple:
     return dx, dw, db, None, None
 
 
+_call = jax.custom_vjp(_product, nondiff_argnums=(0,))
 _call.defvjp(_forward, _backward)
