@@ -121,7 +121,8 @@ def measure(options: Options) -> None:
                         found[PHASES.index(phase)] = ratio
                         done[phase].add(format_block(block))
             for phase, measured_blocks in done.items():
-                _stamp(entry, phase, measured_now, measured_blocks)
+                if measured_blocks:
+                    _stamp(entry, case, phase, measured_now, measured_blocks)
             write_table(options.out, {**about, "entries": table["entries"]})
 
 
@@ -206,12 +207,12 @@ def _entry(entries: list[Record], case: Case) -> Record:
     return entries[-1]
 
 
-def _stamp(entry: Record, phase: str, now: str, measured_blocks: set[str]) -> None:
+def _stamp(entry: Record, case: Case, phase: str, now: str, measured_blocks: set[str]) -> None:
     """Says where and when a phase was measured, beside what was said if other blocks are older."""
-    is_whole = entry["blocks"].keys() <= measured_blocks
-    before = [] if is_whole else (entry["measured"].get(phase) or "").split(" / ")
-    if measured_blocks:
-        entry["measured"][phase] = " / ".join(dict.fromkeys(filter(None, [*before, now])))
+    stamps = entry.setdefault("measured", dict.fromkeys(PHASES))
+    of_phase = {text for text in entry["blocks"] if _measurable(case, parse_block(text), phase)}
+    before = [] if of_phase <= measured_blocks else (stamps.get(phase) or "").split(" / ")
+    stamps[phase] = " / ".join(dict.fromkeys(filter(None, [*before, now])))
 
 
 def _table(path: Path) -> Record:

@@ -45,13 +45,14 @@ def check_writable(path: Path, told: str) -> None:
     Raises:
       InputError: a folder is in its place, or its own is not there or refuses files.
     """
-    partial = _partial(path)
     try:
-        partial.touch()
-        partial.unlink()
+        if is_file := not path.is_dir():
+            partial = _partial(path)
+            partial.touch()
+            partial.unlink()
     except OSError as error:
         raise InputError(f"{told} cannot be written: {refusal(error)}") from error
-    if path.is_dir():
+    if not is_file:
         raise InputError(f"{told} is a folder: name a file")
 
 

@@ -70,9 +70,11 @@ def key_of(rule: GradientPruning | None, rng: object) -> PRNGKeyArray | None:
     if rule is None or rule.method != "random" or rng is None:
         return None
     try:
-        jax.random.key_data(cast(Any, rng))
-    except (TypeError, ValueError) as error:
-        raise _key_error(f"rng={rng!r} is no key") from error
+        is_one = jax.random.key_data(cast(Any, rng)).ndim == 1
+    except (TypeError, ValueError):
+        is_one = False
+    if not is_one:
+        raise _key_error(f"rng={rng!r} is no key")
     return cast(PRNGKeyArray, rng)
 
 

@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -88,8 +89,9 @@ def test_whether_a_file_can_be_written_is_known_before(tmp_path):
         check_writable(path, f"--out={path}")
     assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
     assert kept.read_text() == "{}"
-    with pytest.raises(InputError, match="--out=here is a folder: name a file"):
-        check_writable(tmp_path, "--out=here")
+    for folder in (tmp_path, Path(), Path("/")):
+        with pytest.raises(InputError, match="--out=here is a folder: name a file"):
+            check_writable(folder, "--out=here")
     for bad in (tmp_path / "nowhere" / "a.json", kept / "a.json", tmp_path / (260 * "a")):
         with pytest.raises(InputError, match=r"--out=there cannot be written: .*; see to that"):
             check_writable(bad, "--out=there")

@@ -153,7 +153,7 @@ def test_random_without_a_key_says_where_to_pass_one(unchecked, rng, says):
         prune_gradient(jnp.ones((2, 8)), GradientPruning(2, 4, "random"), rng=rng)
 
 
-@pytest.mark.parametrize("rng", [7, 1.5, np.uint32(3), jnp.ones(2)], ids=repr)
+@pytest.mark.parametrize("rng", [7, 1.5, np.uint32(3), np.ones(2), np.ones((0, 2), np.uint32)])
 def test_what_is_no_key_is_told_where_something_is_drawn_alone(unchecked, rng):
     x, kernel = jnp.ones((2, 4)), jnp.ones((4, 8))
     for rule in (None, GradientPruning(2, 4)):

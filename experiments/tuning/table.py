@@ -134,7 +134,11 @@ def _read(path: Path, about: Record, told: str) -> Record:
                 f"{told} was made with {name} {table.get(name)}, this is {about[name]}: "
                 "remove it to begin anew, or choose another file with --out"
             )
-    if table["versions"] == about["versions"]:
+    if table.get("versions") == about["versions"]:
         return table
-    older = [{"versions": table["versions"], **entry} for entry in table["entries"]]
-    return {**about, "entries": older}
+    own = {name: table.get(name) for name in ("versions", "date")}
+    entries = [{**own, **entry} for entry in table["entries"]]
+    for entry in entries:
+        if entry["versions"] == about["versions"]:
+            del entry["versions"]
+    return {**about, "entries": entries}

@@ -35,6 +35,7 @@ NATIVE_FLAGS = (("-march=native",), ("-mcpu=native",), ())
 """Ways to ask for this very processor; the first that the compiler accepts is taken."""
 TIMEOUT_S = 900.0
 """What takes half a minute by itself takes minutes where many share the cores."""
+_PROBE_S = 60.0
 MAX_AGE_S = 30 * 24 * 3600.0
 WAY_OUT = (
     "install g++ (`apt install g++`, `dnf install gcc-c++`, or on macOS `xcode-select --install`),"
@@ -63,11 +64,7 @@ def cache_folder() -> Path:
 
 
 def build_library(
-    source: Path,
-    *,
-    cache_dir: Path | None = None,
-    extra_flags: Sequence[str] = (),
-    uncached: str | None = None,
+    source: Path, *, cache_dir: Path | None = None, extra_flags: Sequence[str] = ()
 ) -> Path:
     """The library built from `source`, compiled now if the cache folder does not have it.
 
@@ -78,7 +75,6 @@ def build_library(
       source: the one file that is compiled; every file of its folder is part of the cache's key.
       cache_dir: instead of `cache_folder()`.
       extra_flags: given to the compiler after `FLAGS`.
-      uncached: why the cache folder is of no use, if it is known to be of none.
 
     Returns:
       The absolute path of the library; a temporary one is removed when the process ends.
@@ -90,8 +86,6 @@ def build_library(
     name = f"kernels-{recipe.key()}.so"
     with _one_thread:
         try:
-            if uncached is not None:
-                raise OSError(uncached)
             return _cached(recipe, cache_dir or cache_folder(), name)
         except OSError as error:
             return _compiled(recipe, name, f"in every run: {error}")
@@ -120,7 +114,7 @@ class _Recipe:
         failed = f"{self.compiler[0]} failed on {self.source.name}"
         way_out = "set CXX to another C++17 compiler, or use another engine"
         try:
-            done = _run((*self.compiler, *native, *self.flags, *paths))
+            done = _run((*self.compiler, *native, *self.flags, *paths), TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise BuildError(f"{failed}: not done after {TIMEOUT_S:g} s; {way_out}") from error
         if done.returncode or not library.exists():
@@ -148,7 +142,7 @@ def _find_compiler() -> tuple[tuple[str, ...], str]:
     raise BuildError(f"no C++ compiler of {', '.join(COMPILERS)} runs here; {WAY_OUT}")
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -156,7 +150,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         text=True,
         errors="replace",
         env={**os.environ, "LC_ALL": "C"},
-        timeout=TIMEOUT_S,
+        timeout=seconds,
         check=False,
     )
 
@@ -164,7 +158,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def _output(command: Sequence[str]) -> str | None:
     """What `command` prints to its standard output; None if it fails."""
     try:
-        done = _run(command)
+        done = _run(command, min(TIMEOUT_S, _PROBE_S))
     except (OSError, subprocess.TimeoutExpired):
         return None
     return None if done.returncode else done.stdout

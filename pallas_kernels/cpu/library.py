@@ -1,6 +1,5 @@
 """The library of native kernels: built, loaded and registered with JAX at its first use."""
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -36,28 +35,19 @@ _HANDLERS = (
 def load_library() -> ctypes.CDLL | BuildError:
     """Builds, loads and registers the kernels, once a process; the reason if that fails."""
     try:
-        library = _loadable()
+        built = build_library(SOURCE)
     except BuildError as error:
         return error
+    try:
+        library = ctypes.CDLL(str(built))
     except OSError as error:
-        return BuildError(f"the built kernels do not load: {error}")
+        return BuildError(
+            f"the built kernels do not load: {error}; remove {built} if it is damaged, or set "
+            "SPARSEMLP_CACHE_DIR to a folder from which programs may run"
+        )
     for name in _HANDLERS:
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     return library
-
-
-def _loadable() -> ctypes.CDLL:
-    """The library; one in the cache that does not load gives way to another build.
-
-    It is damaged, or nothing may run from its folder.
-    """
-    cached = build_library(SOURCE)
-    try:
-        return ctypes.CDLL(str(cached))
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            cached.unlink()
-        return ctypes.CDLL(str(build_library(SOURCE, uncached=str(error))))
 
 
 def peak_flops() -> float:

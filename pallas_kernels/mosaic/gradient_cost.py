@@ -2,7 +2,7 @@
 
 Rates are those of an H200. At 1024x4096 and 4096x16384 they put 45 of the 66 ways that were timed
 (`experiments/results/gpu_nvidia_h200*/candidates.jsonl`) within a third of their time, all within a
-factor of 2: blocks of 32 too slow, of 128 too fast.
+factor of 2: blocks of 32 most often too slow, of 128 too fast.
 """
 
 import math

@@ -1,7 +1,7 @@
 """How each kernel of engine `triton` is cut: its configurations, a heuristic and a search space.
 
-Of the three products in bfloat16 the heuristics are of the fastest few that were timed on an H200,
-with 8192 rows and a fifth of square blocks of 32 to 128, six of each
+Of the three products in bfloat16 the heuristics are the fastest or near that of six that were timed
+of each on an H200, with 8192 rows and a fifth of square blocks of 32 to 128
 (`experiments/results/gpu_nvidia_h200/candidates.jsonl`); no other one was timed. A search space
 begins with what was fast there, and holds what fits: sides are powers of two, the tiles of a loop
 with all loads in flight fit the shared memory of an A30, the smaller of the GPUs that the kernels
@@ -85,8 +85,8 @@ def gradient_tiles(layer: SparseLayer) -> GradientTiles:
     In float32, 64 rows of blocks of 128x128 would take more shared memory than the 99 KB that GPUs
     of compute capability 8.6 and 8.9 have. Where it is not multiplied in TF32, see `product_tiles`.
     Of a layer of 1024 to 4096 in bfloat16 with blocks of 64x64, 32 rows and 4 warps took 60 us,
-    where 64 rows and 8 warps took 64; with 128x128, 32 rows and 4 stages took 59 us, and 64 rows
-    and 3 stages 57 there and longer than 32 at 768 to 3072.
+    where 64 rows and 8 warps took 64 to 73 (45 at 768 to 3072, where these took 38 to 45); with
+    128x128, 32 rows and 4 stages took 59 us, and 64 rows and 3 stages 57 (42 and 43).
     """
     if layer.dtype == "float32" and not in_tf32():
         return GradientTiles(32, warps=8, stages=2, programs=512)

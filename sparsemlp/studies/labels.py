@@ -10,8 +10,8 @@ from sparsemlp.configuration.config import OF_THE_MACHINE, Config
 from sparsemlp.configuration.mask_options import NEED_A_MASK, OF_A_MASK
 from sparsemlp.configuration.recipes import recipe
 from sparsemlp.configuration.settings import Settings, depth_and_plan, resolve
-from sparsemlp.plan import all_rules, as_tuple
-from sparsemlp.rules import BlockMasking, describe_rule
+from sparsemlp.plan import as_tuple
+from sparsemlp.rules import BlockMasking, Rule, describe_rule
 from sparsemlp.studies.study_run import StudyRun
 
 _RULE = frozenset({"block", "ratio", "backward", "config"})
@@ -131,29 +131,31 @@ def _worth_saying(runs: Iterable[StudyRun]) -> list[str]:
 
 
 def _skeleton(run: StudyRun) -> _Skeleton:
-    masked: list[str] = []
-    spared: list[str] = []
-    others: dict[str, list[str]] = {}
-    of_masks = [
+    depth, given = (None, {}) if run.settings is None else depth_and_plan(run.settings)
+    masked = [pattern for pattern in sorted(run.plan) if _masks(run.plan[pattern])]
+    # A mask that drops nothing spares what a wider pattern masks.
+    spared = [
         pattern
-        for pattern, rules in run.plan.items()
-        if any(isinstance(rule, BlockMasking) for rule in as_tuple(rules))
+        for pattern in sorted(given)
+        if _masks(given[pattern]) and pattern not in masked
+        if any(fnmatch.fnmatchcase(pattern, wider) for wider in masked)
     ]
+    others: dict[str, list[str]] = {}
     for pattern in sorted(run.plan):
-        layer = pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
-        if not as_tuple(run.plan[pattern]) and any(
-            fnmatch.fnmatchcase(pattern, other) for other in of_masks
-        ):
-            spared.append(layer)
-        for rule in all_rules({pattern: run.plan[pattern]}):
-            if isinstance(rule, BlockMasking):
-                masked.append(layer)
-            else:
-                others.setdefault(describe_rule(rule), []).append(layer)
-    depth = None if run.settings is None else depth_and_plan(run.settings)[0]
+        for rule in as_tuple(run.plan[pattern]):
+            if not isinstance(rule, BlockMasking):
+                others.setdefault(describe_rule(rule), []).append(_layer(pattern))
     rules = ", ".join(f"{words} in {' '.join(layers)}" for words, layers in others.items())
-    but = f" but {' '.join(spared)}" if spared else ""
-    return _Skeleton(depth, " ".join(masked) + but, rules)
+    but = f" but {' '.join(map(_layer, spared))}" if spared else ""
+    return _Skeleton(depth, " ".join(map(_layer, masked)) + but, rules)
+
+
+def _masks(rules: Rule | tuple[Rule, ...]) -> bool:
+    return any(isinstance(rule, BlockMasking) for rule in as_tuple(rules))
+
+
+def _layer(pattern: str) -> str:
+    return pattern.removesuffix("/kernel").removeprefix("*/").rstrip("?")
 
 
 def _not_of(run: StudyRun) -> frozenset[str]:

@@ -178,7 +178,19 @@ def test_masks_that_differ_by_layer_have_options_like_others(labelled):
 
 def test_layers_that_a_model_string_spares_are_said(labelled):
     channels = "ResMLP5 @ XChannel = masked 0.8 (32, 32);"
-    texts = [channels, f"{channels} XChannel1 = masked 0 (32, 32);"]
+    spared = f"{channels} XChannel1 = masked 0 (32, 32)"
+    texts = [
+        channels,
+        f"{spared};",
+        f"{spared} + gradient 2:4;",
+        f"{channels} XChannel1 = gradient 2:4;",
+        "ResMLP5 @ XPatch = masked 0 (32, 32); XChannel = masked 0.8 (32, 32);",
+    ]
     runs, labels = labelled(**{f"run{i}": {"config": text} for i, text in enumerate(texts)})
-    variants = [labels.variant(runs[f"run{i}"]) for i in range(2)]
-    assert variants == ["XChannel masked", "XChannel but XChannel1 masked"]
+    assert [labels.variant(runs[f"run{i}"]) for i in range(len(texts))] == [
+        "XChannel masked",
+        "XChannel but XChannel1 masked",
+        "XChannel but XChannel1 masked, gradients 2:4 magnitude in XChannel1",
+        "XChannel masked, gradients 2:4 magnitude in XChannel1",
+        "XChannel masked",
+    ]

@@ -1,5 +1,6 @@
 """A table that grows: what it has, what broke, and what the next program finds of it."""
 
+import datetime
 import json
 
 import pytest
@@ -71,10 +72,14 @@ def test_an_entry_of_other_versions_is_kept_until_it_is_measured_again(tmp_path)
     first, second = record["entries"]
     assert first == {"problem": FIRST}
     assert (second["problem"], second["versions"]) == (SECOND, {"jax": "1", "jaxlib": "2"})
+    assert second["date"] == str(datetime.date.today())
     assert not record.get("broken")
     third = table(path, versions=newer)
     assert third.has(FIRST)
     assert not third.has(SECOND)
+    back = table(path)
+    assert back.has(SECOND)
+    assert not back.has(FIRST)
 
 
 def test_one_program_at_a_time_writes_a_table(tmp_path):

@@ -47,15 +47,6 @@ def test_a_cache_folder_that_cannot_be_written_is_replaced(source, compiler):
 
 
 @needs_compiler
-def test_a_cache_folder_of_no_use_is_left_alone(source, cache, compiler, capsys):
-    built = build.build_library(source, cache_dir=cache, uncached="it is damaged")
-    assert "in every run: it is damaged" in capsys.readouterr().err
-    assert built.exists()
-    assert cache not in built.parents
-    assert not list(cache.glob("kernels-*"))
-
-
-@needs_compiler
 def test_a_temporary_library_is_removed_when_the_process_ends(source, tmp_path, compiler):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
