@@ -75,4 +75,4 @@ def rescaling(dy: Float[Array, "..."], kept: Float[Array, "..."], axis: int) -> 
     one = jnp.ones_like(part)
     factor = jnp.where(part > 0, whole / jnp.where(part > 0, part, one), one)
     # Beyond what float16 holds it would turn the zeros that it multiplies into NaN.
-    return jnp.minimum(factor, jnp.finfo(dy.dtype).max).astype(dy.dtype)
+    return jnp.minimum(factor, float(jnp.finfo(dy.dtype).max)).astype(dy.dtype)

@@ -130,3 +130,13 @@ def test_rescaling_stays_within_what_the_dtype_holds():
     factor = rescaling(dy, kept, -1)
     np.testing.assert_array_equal(factor[0, 0], [65504, 1.5])
     assert jnp.all(jnp.isfinite(kept * factor))
+
+
+def test_rescaling_needs_no_implicit_promotion():
+    dy = jnp.ones((2, 4, 8), jnp.bfloat16)
+    with jax.numpy_dtype_promotion("strict"):
+        kept = keep_largest(dy, Neighbours(2, 4, rescaled=True), -1)
+    assert kept.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(
+        jnp.sum(kept, axis=1), jnp.sum(dy, axis=1) * (jnp.arange(8) % 4 < 2)
+    )
