@@ -1,17 +1,15 @@
-"""Finds from which ratio on the native kernels beat XLA's dense products, and writes it down.
+"""Finds from which ratio on the native kernels beat XLA's masked products, and writes it down.
 
     python experiments/crossover.py
 
 measures the blocks of the thesis and some between, on the layers of its models, and writes the
 table in which engine `auto` looks up a layer on a CPU, `pallas_kernels/cpu/crossover.json`. About
-30 minutes on 2 cores that do nothing else. Options choose a part; the rest of the table stays.
+an hour on 2 cores that do nothing else. Options choose a part; the rest of the table stays.
 
-Native and what else would be done take turns, each into the memory of its last result; freed memory
-stays with the process. Fresh memory would cost page faults, on which dense spends more time than
-native does. Time grows with the kept blocks, so the smallest ratio that pays is found by bisection.
+Freed memory stays with the process: fresh memory would cost page faults, on which dense products
+spend more time than native ones do.
 """
 
-import bisect
 import ctypes
 import dataclasses
 import datetime
@@ -19,37 +17,29 @@ import json
 import math
 import platform
 import re
-import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from benchmarks.crossover_phases import PAIRS, Case, Comparison, comparisons
-from benchmarks.timing import describe_machine, repeated, steps_in_a_turn, take_turns
-from jaxtyping import Array
+from benchmarks.crossover_phases import PAIRS, Case, comparisons
+from benchmarks.crossover_search import MARGIN, ratios_of, smallest_ratio
+from benchmarks.timing import describe_machine
 from rich.console import Console
 
 from pallas_kernels import Cpu, Phase
-from pallas_kernels.cpu.crossover import PHASES, TABLE_FILE
+from pallas_kernels.cpu.crossover import PHASES, RATIOS, TABLE_FILE
 from sparsemlp import InputError, parse_block
-from sparsemlp.blocks import Block, divides, format_block, n_kept_blocks
+from sparsemlp.blocks import Block, divides, format_block
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import Record, check_writable, read_record, write_whole
 from sparsemlp.options import cli, open_default
 from sparsemlp.runs.environment import describe_environment
 
-MARGIN = 0.97
-"""Native pays where it takes at most this share of dense's time."""
-RATIOS = tuple(tenths / 10 for tenths in range(1, 10))
 _SIDES = (2, 4, 8, 16, 32, 64)
 _THESIS = ((1, 1), *(block for n in _SIDES for block in ((1, n), (n, 1), (n, n))))
 _BETWEEN = ((4, 8), (8, 16), (16, 32), (32, 16), (32, 64), (64, 32), (128, 128))
-_TURN_SECONDS = 0.01
-_ROWS, _BIG_ROWS, _BIG = (64, 8192), (64, 2048), 100_000
+_ROWS, _BIG_ROWS, _BIG = (64, 704, 8192), (64, 362, 2048), 100_000
 """Rows of x, and those for kernels of so many weights, where more would take too long."""
 
 
@@ -62,7 +52,8 @@ class Options:
     block: tuple[str, ...] = tuple(map(format_block, (*_THESIS, *_BETWEEN)))
     """Blocks ROWSxCOLS; one that does not divide a kernel is left out there."""
     rows: Annotated[
-        tuple[int, ...], open_default("INT ...", f"64 8192; 64 2048 for over {_BIG} weights")
+        tuple[int, ...],
+        open_default("INT ...", f"64 704 8192; 64 362 2048 for over {_BIG} weights"),
     ] = ()
     """Rows of x: images times tokens, or images times channels where tokens are contracted."""
     channels: int = 64
@@ -91,7 +82,7 @@ def measure(options: Options) -> None:
     """
     cases = _cases(options)
     blocks = [parse_block(text) for text in options.block]
-    if not any(_ratios(case, block) for case in cases for block in blocks):
+    if not any(ratios_of(case, block) for case in cases for block in blocks):
         raise InputError(
             f"no --block of {', '.join(options.block) or 'none'} divides a --kernel of "
             f"{', '.join(options.kernel)} into several: name one that does"
@@ -99,58 +90,35 @@ def measure(options: Options) -> None:
     table = _table(options.out)
     measured_now = f"{datetime.date.today()}: {describe_machine(describe_environment(), 'jaxlib')}"
     about = {
-        "what": f"smallest ratio at which native takes at most {MARGIN:.0%} of the time of XLA's "
-        "dense products, and straight_through_mlp of that of masked products and XLA's dW too; "
-        f"null: none up to {RATIOS[-1]}, or no such phase",
+        "what": f"smallest ratio at which native takes at most {MARGIN:.0%} of the time of what "
+        "would be done without it: XLA's masked products, and for a pair of layers the native "
+        f"products of each as well; null: none up to {RATIOS[-1]}, or no such phase",
         "script": "experiments/crossover.py",
         "phases": list(PHASES),
     }
+    ratios: dict[tuple[Case, Block, str], float | None] = {}
     with Console(stderr=True).status("") as status:
         for case in cases:
             compared = comparisons(case)
             entry = _entry(table["entries"], case)
             done: dict[str, set[str]] = {phase: set() for phase in compared}
             for block in blocks:
-                if not _ratios(case, block):
+                if not ratios_of(case, block):
                     continue
                 status.update(f"{case}, {format_block(block)}")
                 found = entry["blocks"].setdefault(format_block(block), [None] * len(PHASES))
                 for phase in compared.keys() & set(options.phase):
                     if _measurable(case, block, phase):
-                        ratio = smallest_ratio(compared[phase], case, block, options.rounds)
-                        found[PHASES.index(phase)] = ratio
+                        what = _what(case, block, phase)
+                        if what not in ratios:
+                            comparison = compared[phase]
+                            ratios[what] = smallest_ratio(comparison, case, block, options.rounds)
+                        found[PHASES.index(phase)] = ratios[what]
                         done[phase].add(format_block(block))
             for phase, measured_blocks in done.items():
                 if measured_blocks:
                     _stamp(entry, case, phase, measured_now, measured_blocks)
             write_table(options.out, {**about, "entries": table["entries"]})
-
-
-def smallest_ratio(comparison: Comparison, case: Case, block: Block, rounds: int) -> float | None:
-    """The smallest of `RATIOS` at which native pays; None if it never does."""
-    operands = comparison.operands
-    baseline = repeated(_of_one(comparison.dense), operands)
-    n_steps = steps_in_a_turn(baseline, _TURN_SECONDS)
-    n_blocks = _n_blocks(case, block)
-    rng = np.random.default_rng(0)
-
-    def pays(ratio: float) -> bool:
-        n_kept = n_kept_blocks(n_blocks, ratio)
-        kept = np.sort(rng.choice(n_blocks, n_kept, replace=False))
-        given = (jnp.asarray(kept, jnp.int32), *operands)
-        layer = case.layer(block, n_kept)
-        contenders = {"native": repeated(_of_one(comparison.native(layer)), given)}
-        if comparison.stepwise is not None:
-            contenders["stepwise"] = repeated(_of_one(comparison.stepwise(layer)), given)
-        steps = {name: steps_in_a_turn(run, _TURN_SECONDS) for name, run in contenders.items()}
-        seconds = take_turns({"dense": baseline, **contenders}, rounds, {"dense": n_steps, **steps})
-        medians = {name: statistics.median(times) for name, times in seconds.items()}
-        return medians.pop("native") <= MARGIN * min(medians.values())
-
-    ratios = _ratios(case, block)
-    if not pays(ratios[-1]):
-        return None
-    return ratios[bisect.bisect_left(ratios[:-1], True, key=pays)]
 
 
 def write_table(path: Path, table: Record) -> None:
@@ -173,28 +141,18 @@ def _keep_freed_memory() -> None:
         libc.mallopt(mmap_max, 0)
 
 
-def _of_one(function: Callable[..., Any]) -> Callable[[tuple[Array, ...]], Any]:
-    """A function of all its operands in one."""
-    return lambda operands: function(*operands)
-
-
-def _ratios(case: Case, block: Block) -> list[float]:
-    """Those of `RATIOS` that drop blocks, one for each number of kept ones."""
-    if not divides(block, case.kernel_shape):
-        return []
-    n_blocks = _n_blocks(case, block)
-    of_kept = {n_kept_blocks(n_blocks, ratio): ratio for ratio in reversed(RATIOS)}
-    return sorted(ratio for n_kept, ratio in of_kept.items() if n_kept < n_blocks)
-
-
-def _n_blocks(case: Case, block: Block) -> int:
-    return math.prod(case.kernel_shape) // math.prod(block)
-
-
 def _measurable(case: Case, block: Block, phase: str) -> bool:
     """Whether the block divides the layers of a phase, both of a pair."""
     in_features, out_features = case.kernel_shape
     return phase not in PAIRS or divides(block, (out_features, in_features))
+
+
+def _what(case: Case, block: Block, phase: str) -> tuple[Case, Block, str]:
+    """What is measured: a pair is the same whichever of its layers is named."""
+    n_in, n_out = case.kernel_shape
+    if phase in PAIRS and n_in > n_out:
+        case = dataclasses.replace(case, kernel_shape=(n_out, n_in))
+    return case, block, phase
 
 
 def _entry(entries: list[Record], case: Case) -> Record:

@@ -1,9 +1,9 @@
-"""Where the native kernels beat XLA's dense products, by measurement.
+"""Where the native kernels beat XLA's masked products, by measurement.
 
 `crossover.json` states, for some kernels, rows of x, blocks and phases, the smallest ratio at which
 native pays, and where and when that was measured; `experiments/crossover.py` measures it anew. What
-was not measured takes the entry of the nearest kernel and, of that, of the nearest rows, whichever
-way they pay; of its blocks one that is not more favourable.
+was not measured takes the entries of the nearest kernel, of their blocks one that is not more
+favourable, and between their rows of x a ratio between.
 """
 
 import dataclasses
@@ -14,11 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+
 from pallas_kernels.sparse_layer import Phase, SparseLayer
 
 TABLE_FILE = Path(__file__).with_name("crossover.json")
 PHASES: tuple[Phase, ...] = get_args(Phase)
 """The columns of the table."""
+RATIOS = tuple(tenths / 10 for tenths in range(1, 10))
+"""What is measured; what does not pay at the last of them is taken to pay nowhere."""
 
 Block = tuple[int, int]
 
@@ -64,22 +68,16 @@ def load_table(path: Path = TABLE_FILE) -> tuple[Entry, ...]:
 
 
 def pays(phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
-    """Whether a product is expected to be faster than XLA's dense one.
+    """Whether a product is expected to be faster than without native code.
 
     Args:
       phase: what is to be computed.
       layer: the layer; what is known of the nearest measured kernel holds for it.
       n_rows: rows of x, or samples times channels along the token axis.
     """
-    entries = _nearest(layer)
-    if not entries:
-        return False
-    entry = min(entries, key=lambda e: _distance(e.rows, n_rows))
-    smallest = entry.smallest_ratios(layer.block).get(phase)
-    if smallest is None:
-        return False
+    smallest = _smallest_ratio(phase, layer, n_rows)
     n_blocks = math.prod(layer.kernel_shape) // math.prod(layer.block)
-    return layer.n_kept <= math.ceil(n_blocks * (1 - smallest))
+    return smallest <= RATIOS[-1] and layer.n_kept <= math.ceil(n_blocks * (1 - smallest))
 
 
 def hands_over(layer: SparseLayer) -> bool:
@@ -89,6 +87,24 @@ def hands_over(layer: SparseLayer) -> bool:
         for entry in _nearest(layer)
         for ratio in entry.smallest_ratios(layer.block).values()
     )
+
+
+def _smallest_ratio(phase: Phase, layer: SparseLayer, n_rows: int) -> float:
+    """The smallest ratio that pays; 1 if none does.
+
+    Between two measured numbers of rows it moves evenly with their logarithm, beyond them not. Of
+    two kernels that are as near the less favourable one is believed.
+    """
+    of_rows: dict[int, float] = {}
+    for entry in _nearest(layer):
+        ratio = entry.smallest_ratios(layer.block).get(phase)
+        ratio = 1.0 if ratio is None else ratio
+        of_rows[entry.rows] = max(ratio, of_rows.get(entry.rows, ratio))
+    measured = sorted(of_rows)
+    if not measured:
+        return 1.0
+    ratios = [of_rows[rows] for rows in measured]
+    return float(np.interp(np.log(max(1, n_rows)), np.log(measured), ratios))
 
 
 def _nearest(layer: SparseLayer) -> list[Entry]:

@@ -62,7 +62,7 @@ class Cpu(CpuConvolutions, Engine):
         return str(loaded) if isinstance(loaded, BuildError) else None
 
     def pays(self, phase: Phase, layer: SparseLayer, n_rows: int) -> bool:
-        """Whether measurement found it faster than XLA's dense product here."""
+        """Whether measurement found it faster than what would be done instead."""
         return pays(phase, layer, n_rows)
 
     def product(

@@ -8,9 +8,9 @@ from typing import Any
 
 import crossover
 import jax
-import jax.numpy as jnp
 import pytest
-from benchmarks.crossover_phases import PAIRS, Case, Comparison
+from benchmarks.crossover_phases import PAIRS, Case
+from benchmarks.crossover_search import ratios_of
 
 from pallas_kernels import Cpu, SparseLayer
 from pallas_kernels.cpu.crossover import PHASES, load_table
@@ -20,7 +20,6 @@ TINY = (
     *("--kernel", "8x16", "tokens:8x8", "--block", "1x1", "4x4", "16x8"),
     *("--rows", "8", "--channels", "2"),
 )
-SMALL = Case((8, 8), -1, 4, 2)
 
 
 @pytest.fixture
@@ -43,20 +42,13 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def script_turns(
-    monkeypatch: pytest.MonkeyPatch, native_seconds: Any, stepwise_seconds: float = 1.0
-) -> None:
-    """Dense takes a second, and the others as many as said; nothing is timed."""
+def script(monkeypatch: pytest.MonkeyPatch, *, pays: bool = True) -> None:
+    """Native code pays at every ratio, or never; nothing is timed."""
 
-    def turns(contenders: Any, rounds: int, steps: Any) -> dict[str, list[float]]:
-        assert {"dense", "native"} <= set(contenders) == set(steps)
-        for contend in contenders.values():
-            contend(2)
-        seconds = {"dense": 1.0, "native": native_seconds(), "stepwise": stepwise_seconds}
-        return {name: [seconds[name]] * rounds for name in contenders}
+    def smallest_ratio(comparison: Any, case: Case, block: Any, rounds: int) -> float | None:
+        return ratios_of(case, block)[0] if pays else None
 
-    monkeypatch.setattr(crossover, "take_turns", turns)
-    monkeypatch.setattr(crossover, "steps_in_a_turn", lambda *_: 1)
+    monkeypatch.setattr(crossover, "smallest_ratio", smallest_ratio)
 
 
 @pytest.mark.usefixtures("native")
@@ -81,9 +73,9 @@ def test_the_rest_of_a_table_stays_as_it_was(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "table.json"
-    script_turns(monkeypatch, lambda: 0.5)
+    script(monkeypatch)
     assert run(*TINY, "--out", out) == 0
-    script_turns(monkeypatch, lambda: 0.99)
+    script(monkeypatch, pays=False)
     assert run("--kernel", "8x16", "--block", "4x4", "--rows", 8, "--out", out) == 0
     features, tokens = load_table(out)
     assert dict(features.blocks[1, 1]) == dict.fromkeys(PHASES, 0.1)
@@ -93,16 +85,21 @@ def test_the_rest_of_a_table_stays_as_it_was(
 
 
 @pytest.mark.usefixtures("native")
-def test_a_fused_pair_is_to_beat_its_products_one_after_another(
+def test_a_pair_is_measured_once_for_both_of_its_layers(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "table.json"
-    script_turns(monkeypatch, lambda: 0.5, stepwise_seconds=0.5)
-    assert run("--kernel", "8x16", "--block", "4x4", "--rows", 8, "--out", out) == 0
-    assert dict(load_table(out)[0].blocks[4, 4]) == {
-        **dict.fromkeys(PHASES, 0.2),
-        "straight_through_mlp": None,
-    }
+    out, measured = tmp_path / "table.json", []
+
+    def ratio(comparison: Any, case: Case, *_: Any) -> float:
+        measured.append(case.kernel_shape)
+        return len(measured) / 10
+
+    monkeypatch.setattr(crossover, "smallest_ratio", ratio)
+    assert run("--kernel", "8x16", "16x8", "--block", "4x4", "--rows", 8, "--out", out) == 0
+    first, second = (entry.blocks[4, 4] for entry in load_table(out))
+    assert measured.count((8, 16)) == len(PHASES)
+    assert measured.count((16, 8)) == len(PHASES) - len(PAIRS)
+    assert all((first[phase] == second[phase]) == (phase in PAIRS) for phase in PHASES)
 
 
 @pytest.mark.usefixtures("native")
@@ -110,7 +107,7 @@ def test_a_table_says_of_each_entry_where_it_was_measured(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "table.json"
-    script_turns(monkeypatch, lambda: 0.5)
+    script(monkeypatch)
     options = ("--kernel", "8x16", "--block", "4x4", "--rows", 8, "--out", out)
     assert run(*options, "--phase", "product") == 0
     before = json.loads(out.read_text())["entries"][0]["measured"]
@@ -128,7 +125,7 @@ def test_a_table_says_where_all_of_its_blocks_were_measured(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "table.json"
-    script_turns(monkeypatch, lambda: 0.5)
+    script(monkeypatch)
 
     def machines(where: str, *words: object) -> str:
         monkeypatch.setattr(crossover, "describe_machine", lambda *_: where)
@@ -142,27 +139,6 @@ def test_a_table_says_where_all_of_its_blocks_were_measured(
     assert then.endswith(": there")
     assert machines("there", "--block", "1x1") == then
     assert machines("there", "--block", "1x1", "4x4") == then.removeprefix(f"{first} / ")
-
-
-@pytest.mark.parametrize("crossing", [*crossover.RATIOS, None])
-def test_the_search_finds_where_native_begins_to_pay(
-    monkeypatch: pytest.MonkeyPatch, crossing: float | None
-) -> None:
-    asked: list[SparseLayer] = []
-
-    def native(layer: SparseLayer) -> Any:
-        asked.append(layer)
-        return lambda kept, x: x[: kept.size // layer.n_kept]
-
-    def seconds() -> float:
-        n_kept = asked[-1].n_kept
-        pays = crossing is not None and n_kept <= 64 * (1 - crossing) + 1
-        return 0.96 if pays else 0.98
-
-    script_turns(monkeypatch, seconds)
-    comparison = Comparison((jnp.ones(3),), lambda x: x, native)
-    assert crossover.smallest_ratio(comparison, SMALL, (1, 1), 1) == crossing
-    assert len(asked) <= 5
 
 
 @pytest.mark.parametrize(

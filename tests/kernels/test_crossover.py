@@ -12,11 +12,10 @@ import pytest
 
 from pallas_kernels import Cpu, Reference, SparseLayer
 from pallas_kernels.cpu import calls, crossover
-from pallas_kernels.cpu.crossover import PHASES, Entry, hands_over, load_table, pays
+from pallas_kernels.cpu.crossover import PHASES, RATIOS, Entry, hands_over, load_table, pays
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.engines import choose_engine, choose_fused
 
-RATIOS = tuple(tenths / 10 for tenths in range(1, 10))
 PRODUCTS = PHASES[:3]
 KERNELS: tuple[tuple[tuple[int, int], Any], ...] = (
     ((64, 64), -2),
@@ -109,11 +108,26 @@ def test_auto_fuses_large_blocks_and_not_small_ones():
 
 
 @pytest.mark.usefixtures("written")
-def test_a_measured_block_takes_its_own_ratio_at_the_nearest_number_of_rows():
-    assert first_that_pays(block=(4, 2), kernel=(8, 8)) == 0.2
-    assert first_that_pays(block=(4, 2), kernel=(8, 8), n_rows=0) == 0.5
-    assert first_that_pays(block=(4, 2), kernel=(8, 8), n_rows=900) == 0.5
-    assert first_that_pays(block=(4, 2), kernel=(8, 8), n_rows=1100) == 0.2
+@pytest.mark.parametrize(
+    ("n_rows", "ratio"),
+    [(0, 0.5), (100, 0.5), (200, 0.5), (1000, 0.4), (10_000, 0.2), (10**6, 0.2)],
+)
+def test_a_measured_block_takes_its_own_ratio_between_the_measured_numbers_of_rows(n_rows, ratio):
+    assert first_that_pays(block=(4, 2), kernel=(16, 8), n_rows=n_rows) == ratio
+
+
+@pytest.mark.parametrize(("n_rows", "ratio"), [(100, None), (150, None), (1000, 0.8), (10**4, 0.5)])
+def test_what_pays_nowhere_at_some_rows_moves_the_ratio_at_others_up(monkeypatch, n_rows, ratio):
+    table = tuple(Entry((8, 8), -1, r, {(1, 1): of(at)}) for r, at in ((10_000, 0.5), (100, None)))
+    monkeypatch.setattr(crossover, "load_table", lambda: table)
+    assert first_that_pays(block=(1, 1), kernel=(8, 8), n_rows=n_rows) == ratio
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_kernels_that_are_as_near_the_less_favourable_one_is_believed(monkeypatch, order):
+    table = tuple(Entry(k, -1, 64, {(1, 1): of(r)}) for k, r in (((8, 32), 0.2), ((32, 8), 0.6)))
+    monkeypatch.setattr(crossover, "load_table", lambda: table[::order])
+    assert first_that_pays(block=(1, 1), kernel=(16, 16)) == 0.6
 
 
 @pytest.mark.usefixtures("written")

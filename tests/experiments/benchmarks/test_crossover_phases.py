@@ -1,5 +1,6 @@
-"""What is compared computes the same: with every block kept, native results are dense ones."""
+"""What is compared computes the same, beside what it is meant to be beside."""
 
+import re
 from typing import Any
 
 import jax
@@ -14,19 +15,37 @@ CASES = [Case((8, 16), -1, 12, 4), Case((16, 8), -1, 12, 4), Case((8, 16), -2, 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_native_and_dense_agree_where_no_block_is_dropped(case: Case) -> None:
-    full = case.layer((4, 4), 8)
-    if reason := Cpu().reason_against(full, jax.default_backend()):
+def test_all_ways_agree(case: Case) -> None:
+    layer = case.layer((4, 4), 3)
+    if reason := Cpu().reason_against(layer, jax.default_backend()):
         pytest.skip(reason)
     compared = comparisons(case)
     products = {"product", "input_gradient", "kernel_gradient"}
     assert set(compared) == products | (set(PAIRS) if case.axis == -1 else set())
     for found in compared.values():
-        native = found.native(full)(jnp.arange(8, dtype=jnp.int32), *found.operands)
-        assert_close(native, found.dense(*found.operands))
-        if found.stepwise is not None:
-            stepwise = found.stepwise(full)(jnp.arange(8, dtype=jnp.int32), *found.operands)
-            assert_close(native, stepwise)
+        ways = [*found.native, *found.others]
+        results = [
+            way(layer, jnp.arange(0, 6, 2, dtype=jnp.int32), *found.operands) for way in ways
+        ]
+        for result in results[1:]:
+            assert_close(results[0], result)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_kernel_gradient_is_compared_beside_native_and_beside_other_products(axis: Any) -> None:
+    case = Case((8, 16), axis, 12, 4)
+    layer, found = case.layer((4, 4), 1), comparisons(case)["kernel_gradient"]
+    given = (jnp.zeros(1, jnp.int32), *found.operands)
+
+    def native_calls(way: Any) -> list[str]:
+        traced = jax.make_jaxpr(lambda *given: way(layer, *given))(*given)
+        return sorted(re.findall(r"sparsemlp_(\w+)", str(traced)))
+
+    assert [native_calls(way) for way in found.native] == [
+        ["gradient"],
+        ["gradient", "multiply", "multiply"],
+    ]
+    assert [native_calls(way) for way in found.others] == [[], ["multiply", "multiply"]]
 
 
 def assert_close(native: Any, dense: Any) -> None:
