@@ -87,6 +87,7 @@ def measure(options: Options) -> None:
             f"no --block of {', '.join(options.block) or 'none'} divides a --kernel of "
             f"{', '.join(options.kernel)} into several: name one that does"
         )
+    _check_native(cases[0])
     table = _table(options.out)
     measured_now = f"{datetime.date.today()}: {describe_machine(describe_environment(), 'jaxlib')}"
     about = {
@@ -212,11 +213,15 @@ def _cases(options: Options) -> list[Case]:
                     "the rows of x are images times channels"
                 )
             cases.append(Case(kernel_shape, -2 if found[1] else -1, rows, options.channels))
-    reason = Cpu().reason_against(cases[0].layer((1, 1), 1), jax.default_backend())
+    return cases
+
+
+def _check_native(case: Case) -> None:
+    """Raises InputError unless there are native kernels here."""
+    reason = Cpu().reason_against(case.layer((1, 1), 1), jax.default_backend())
     if reason is not None:
         way_out = "" if jax.default_backend() == "cpu" else ": set JAX_PLATFORMS=cpu"
         raise InputError(f"there are no native kernels to measure: {reason}{way_out}")
-    return cases
 
 
 if __name__ == "__main__":
