@@ -7,8 +7,8 @@ a folder of its own under OUT/runs. Started again, a sweep goes on: what is fini
 was interrupted goes on from its checkpoint. A run that fails is recorded and the others go on.
 
 Exit codes: 0 all runs are finished (or submitted), 1 some failed or another process trains them,
-2 a bad option or grid file or a refused write, 128 + the number of the signal after an
-interruption.
+2 a bad option or grid file or a refused write, 4 the device answers no more, 128 + the number of
+the signal after an interruption.
 """
 
 import dataclasses

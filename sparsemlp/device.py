@@ -1,4 +1,4 @@
-"""Whether the device of this process still answers, and what it says when its memory is full."""
+"""Whether the device of this process still answers, and what is said if not, or out of memory."""
 
 import contextlib
 import traceback
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from sparsemlp.errors import OutOfMemoryError, in_a_line
+from sparsemlp.errors import DeviceLostError, InputError, OutOfMemoryError, in_a_line
 
 _FULL = "RESOURCE_EXHAUSTED"
 """How JAX begins what it says of memory that is not there."""
@@ -20,6 +20,28 @@ def device_answers() -> bool:
     except Exception:
         return False
     return True
+
+
+@contextlib.contextmanager
+def answering_device(way_out: str) -> Iterator[None]:
+    """Says so where something failed and the device answers no more.
+
+    Args:
+      way_out: how to go on, the end of the message.
+
+    Raises:
+      DeviceLostError: in the place of what JAX raises; the traceback was printed.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if device_answers():
+            raise
+        traceback.print_exception(error)
+        reason = f"{type(error).__name__}: {in_a_line(error)}"[:300]
+        raise DeviceLostError(f"the device answers no more after {reason}; {way_out}") from error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Whether the device of this process still answers, and what it says when its memory is full."""
+"""Whether the device of this process still answers, and what is said if not, or out of memory."""
 
 import weakref
 
@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from sparsemlp.device import device_answers, training_memory
-from sparsemlp.errors import OutOfMemoryError
+from sparsemlp import device
+from sparsemlp.device import answering_device, device_answers, training_memory
+from sparsemlp.errors import DeviceLostError, InputError, OutOfMemoryError
 
 
 def test_a_device_answers_until_it_computes_nothing_any_more(monkeypatch):
@@ -18,6 +19,28 @@ def test_a_device_answers_until_it_computes_nothing_any_more(monkeypatch):
 
     monkeypatch.setattr(jax, "block_until_ready", lost)
     assert not device_answers()
+
+
+def test_a_lost_device_is_one_line_with_what_it_said_last(monkeypatch, capsys):
+    monkeypatch.setattr(device, "device_answers", lambda: False)
+    said = jax.errors.JaxRuntimeError("INTERNAL: an illegal\n memory access")
+    with pytest.raises(DeviceLostError) as caught, answering_device("do it again"):
+        raise said
+    assert str(caught.value) == (
+        "the device answers no more after JaxRuntimeError: INTERNAL: an illegal memory access; "
+        "do it again"
+    )
+    assert "an illegal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "answers"), [(ValueError("x"), True), (InputError("y is bad"), False)]
+)
+def test_an_error_that_is_not_the_devices_stays_what_it_is(monkeypatch, error, answers):
+    monkeypatch.setattr(device, "device_answers", lambda: answers)
+    with pytest.raises(type(error)) as caught, answering_device("do it again"):
+        raise error
+    assert caught.value is error
 
 
 @pytest.mark.parametrize(

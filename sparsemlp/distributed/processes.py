@@ -21,7 +21,7 @@ from sparsemlp.distributed.lifeline import DIED, Lifeline, LostError, end_now
 from sparsemlp.distributed.place import Place
 from sparsemlp.distributed.relay import relay
 from sparsemlp.distributed.rendezvous import is_local, meet, split_address
-from sparsemlp.errors import InputError, SaveError, WorkerError
+from sparsemlp.errors import DeviceLostError, InputError, SaveError, WorkerError
 
 _HEARTBEAT_SECONDS = 50
 """JAX's own heartbeats, should the lifeline fail: still within a minute."""
@@ -194,6 +194,8 @@ def _give_up(lifeline: Lifeline, error: BaseException) -> None:
         lifeline.fail(f"error: {where}: {error}", 2)
     elif isinstance(error, WorkerError):
         lifeline.fail(f"stopped: {where}: {error}; go on with --resume", DIED)
+    elif isinstance(error, DeviceLostError):
+        lifeline.fail(f"stopped: {where}: {error}", DIED)
     elif isinstance(error, KeyboardInterrupt):
         lifeline.fail(f"stopped at once, as {where} was", 130)
     elif isinstance(error, SystemExit | BrokenPipeError):

@@ -22,6 +22,7 @@ from sparsemlp.configuration.settings import (
     resolve,
 )
 from sparsemlp.data import LabelledImages, load_images
+from sparsemlp.device import answering_device
 from sparsemlp.distributed import processes
 from sparsemlp.distributed.place import place_of
 from sparsemlp.errors import InputError, NotFiniteError
@@ -164,6 +165,7 @@ def _run(arguments: Arguments) -> int:
         processes.shared(folder.create)
     with (
         folder.locked() if processes.is_first() else contextlib.nullcontext(),
+        answering_device("the run goes on from its last checkpoint with --resume"),
         Reporter(settings.epochs, console) as reporter,
         deferred_signals() as interruption,
     ):

@@ -15,7 +15,7 @@ import tiny
 
 from sparsemlp.distributed import processes
 from sparsemlp.distributed.lifeline import DIED
-from sparsemlp.errors import InputError, WorkerError
+from sparsemlp.errors import DeviceLostError, InputError, WorkerError
 
 data = tiny.data
 
@@ -52,18 +52,25 @@ def test_one_process_agrees_with_itself():
     assert processes.leave(3) == 3
 
 
-def test_a_decoder_that_died_ends_all_processes_as_it_ends_one(monkeypatch, unchecked):
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (WorkerError("a worker was killed"), "a worker was killed; go on with --resume"),
+        (DeviceLostError("no answer; resume"), "no answer; resume"),
+    ],
+)
+def test_what_ends_one_process_with_a_line_ends_all_with_it(monkeypatch, unchecked, error, line):
     told = []
     lifeline = SimpleNamespace(index=1, fail=lambda *given: told.append(given))
     monkeypatch.setattr(processes, "_lifeline", lifeline)
     monkeypatch.setattr(processes, "_failed", False)
 
     def program() -> int:
-        raise WorkerError("a worker was killed")
+        raise error
 
-    with pytest.raises(WorkerError):
+    with pytest.raises(type(error)):
         processes.guarded(program)
-    assert told == [("stopped: process 1: a worker was killed; go on with --resume", DIED)]
+    assert told == [(f"stopped: process 1: {line}", DIED)]
 
 
 class Together:
