@@ -84,6 +84,19 @@ class Link:
             raise ValueError(f"{message!r} is no JSON object")
         return message
 
+    def is_ended(self) -> bool:
+        """Whether the other process has closed it, as the system does for one that died."""
+        before = self._socket.gettimeout()
+        self._socket.settimeout(0)
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self._socket.settimeout(before)
+
     def close(self) -> None:
         """Closes the connection."""
         with contextlib.suppress(OSError):

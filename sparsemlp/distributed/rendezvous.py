@@ -78,7 +78,7 @@ def _receive_all(
     with listener:
         while len(links) < count - 1:
             if (left := deadline - time.monotonic()) <= 0:
-                missing = [str(i) for i in range(1, count) if i not in links]
+                missing = [str(i) for i in range(1, count) if not _is_here(links, i)]
                 _refuse(
                     links,
                     f"of --processes={count} did not come to {coordinator} within {timeout:g} s: "
@@ -107,12 +107,18 @@ def _greet(connection: socket.socket, links: dict[int, Link], count: int) -> Non
     if their_count != count:
         error = f"process 0 has --processes={count}, process {link.peer} has {their_count}"
         _refuse(links | {count: link}, f"{error}: give all of them the same")
-    if link.peer in links:
+    if _is_here(links, link.peer):
         _refuse(
             links | {count: link},
             f"two processes have --process={link.peer}: give each another, from 0 to {count - 1}",
         )
+    if link.peer in links:  # it died meanwhile, and was started again
+        links[link.peer].close()
     links[link.peer] = link
+
+
+def _is_here(links: dict[int, Link], index: int) -> bool:
+    return index in links and not links[index].is_ended()
 
 
 def _refuse(links: dict[int, Link], reason: str) -> None:
@@ -151,6 +157,13 @@ def _come(
         try:
             link.send(process=index, processes=count)
             message = link.receive()
+        except TimeoutError as error:
+            link.close()
+            raise InputError(
+                f"process 0 at --coordinator={coordinator} did not begin within {timeout:g} s: "
+                "others of the run are missing, which its output names, or another program "
+                "listens there"
+            ) from error
         except (OSError, ValueError) as error:
             link.close()
             raise InputError(

@@ -1,5 +1,6 @@
 """Processes find each other whatever comes first; those that do not fit are told why."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -40,6 +41,15 @@ def close(found: list[Any]) -> None:
             link.close()
 
 
+def connected_to(address: str) -> socket.socket:
+    """A connection to whoever listens there within four seconds."""
+    for _ in range(200):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(split_address(address), timeout=1)
+        time.sleep(0.02)
+    raise AssertionError(f"nobody listens at {address}")
+
+
 @pytest.fixture
 def address() -> str:
     return f"127.0.0.1:{launch.free_port()}"
@@ -55,16 +65,10 @@ def test_process_0_has_a_connection_to_each_other(address):
 
 def test_a_stranger_is_sent_away(address):
     def disturb() -> None:
-        for _ in range(200):
-            try:
-                with socket.create_connection(launched, timeout=1) as stranger:
-                    stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                    stranger.recv(1)
-                return
-            except ConnectionRefusedError:
-                threading.Event().wait(0.02)
+        with connected_to(address) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.recv(1)
 
-    launched = split_address(address)
     stranger = threading.Thread(target=disturb)
     stranger.start()
     first = threading.Thread(target=lambda: found.extend(at_once([(address, 2, 0)])))
@@ -90,6 +94,49 @@ def test_two_processes_of_one_number_are_told(address):
     told = at_once([(address, 3, 0), (address, 3, 1), (address, 3, 1)])
     assert len(set(told)) == 1
     assert told[0].startswith("two processes have --process=1: give each another")
+
+
+def test_a_process_that_died_meanwhile_may_be_started_again(address):
+    found: dict[int, Any] = {}
+
+    def come(process: int) -> None:
+        (found[process],) = at_once([(address, 3, process)])
+
+    first = threading.Thread(target=come, args=(0,))
+    first.start()
+    for _ in range(2):
+        with connected_to(address) as died:
+            died.sendall(b'{"process": 1, "processes": 3}\n')
+    others = [threading.Thread(target=come, args=(process,)) for process in (1, 2)]
+    for thread in others:
+        thread.start()
+    for thread in [first, *others]:
+        thread.join(60)
+    assert [[link.peer for link in found[process]] for process in range(3)] == [[1, 2], [0], [0]]
+    found[0][0].send(to=1)
+    assert found[1][0].receive() == {"to": 1}
+    close(list(found.values()))
+
+
+def test_a_process_that_died_meanwhile_is_missing(address):
+    found: list[Any] = []
+    first = threading.Thread(target=lambda: found.extend(at_once([(address, 3, 0)], timeout=1.5)))
+    first.start()
+    with connected_to(address) as died:
+        died.sendall(b'{"process": 1, "processes": 3}\n')
+    first.join(60)
+    assert "process 1, 2;" in found[0]
+
+
+def test_who_waits_less_long_than_process_0_is_told_that_others_are_missing(address, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_GREETING_SECONDS", 0.1)
+    first = threading.Thread(target=lambda: found.extend(at_once([(address, 3, 0)], timeout=4.0)))
+    found: list[Any] = []
+    first.start()
+    (told,) = at_once([(address, 3, 1)], timeout=0.5)
+    assert told.startswith(f"process 0 at --coordinator={address} did not begin within 0.5 s: ")
+    first.join(60)
+    assert "process 1, 2;" in found[0]
 
 
 def test_missing_processes_are_named_and_those_that_came_are_told(address):
