@@ -130,14 +130,16 @@ def load_data(runs: Sequence[SweepRun], console: Console) -> DataSets:
     """
     data = DataSets()
     known: dict[int, LabelledImages] = {}
+    notices: dict[str, None] = {}
     with console.status("loading data") if console.is_terminal else contextlib.nullcontext():
         for run in runs:
             settings = resolved(run)
             dataset = data.load(settings.dataset, settings.data_dir, image_size=settings.image_size)
             known[id(dataset)] = dataset
+            notices |= dict.fromkeys(filter(None, (run.notice, dataset.notice)))
+    for notice in notices:
+        say(console, f"NOTE: {notice}", style="bold reverse")
     for dataset in known.values():
-        if dataset.notice is not None:
-            say(console, f"NOTE: {dataset.notice}", style="bold reverse")
         say(
             console,
             f"data    {dataset.source}: {dataset.n_train:,} training and "

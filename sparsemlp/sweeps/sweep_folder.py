@@ -1,6 +1,7 @@
 """The folder of a sweep: what lies where, which runs it has, and how far each is.
 
-sweep.json     the grid file's name and text, and the name and configuration of every run
+sweep.json     the grid file's name and text; name and configuration of every run, and what is to be
+               told of how its data were found
 runs/NAME/     an ordinary run folder; `summary.json` in it says that the run is finished,
                `failure.json` that it failed and why
 slurm/         scripts and output of the jobs on a cluster, if it ran there
@@ -30,10 +31,17 @@ State = Literal["finished", "failed", "begun", "new"]
 
 @dataclasses.dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep: its name, also of its folder, and what to train."""
+    """One run of a sweep.
+
+    Attributes:
+      name: of the run and of its folder.
+      config: what to train.
+      notice: what a program must show the user of how its data were found, or None.
+    """
 
     name: str
     config: Config
+    notice: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +158,10 @@ class SweepFolder:
         Raises:
           SaveError: the disk is full or refuses the write.
         """
-        runs = [{"name": r.name, "config": json.loads(to_json(r.config))} for r in sweep.runs]
+        runs = [
+            {"name": r.name, "config": json.loads(to_json(r.config)), "notice": r.notice}
+            for r in sweep.runs
+        ]
         write_json(
             self.sweep,
             {"version": VERSION, "grid": sweep.grid, "text": sweep.text, "runs": runs},
@@ -169,4 +180,5 @@ class SweepFolder:
         name, config = record["name"], record["config"]
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
             raise ValueError(f"{name!r} is no name of a run")
-        return SweepRun(name, from_json(json.dumps(config), self.sweep))
+        # An older version wrote no notice.
+        return SweepRun(name, from_json(json.dumps(config), self.sweep), record.get("notice"))

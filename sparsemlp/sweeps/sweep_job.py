@@ -218,8 +218,8 @@ def _prepare(
     resume = place.config.exists()
     if not resume:
         place.create()
-    elif dataset.notice is None:
-        dataset = dataclasses.replace(dataset, notice=place.read_environment().get("notice"))
+    if dataset.notice is None:
+        dataset = dataclasses.replace(dataset, notice=run.notice)
     member = Member(settings, place, describe_run(settings, dataset.source))
     return _Prepared(member, dataset, resume)
 

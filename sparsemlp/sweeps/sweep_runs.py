@@ -1,6 +1,7 @@
 """From a grid to the runs of a sweep: settled, named, and in agreement with what began before."""
 
 import dataclasses
+from typing import NamedTuple
 
 from sparsemlp.configuration.config import CHANGEABLE, Config, with_data
 from sparsemlp.configuration.config_file import read_config
@@ -8,10 +9,26 @@ from sparsemlp.configuration.settings import Settings, resolve
 from sparsemlp.data import load_dataset
 from sparsemlp.errors import InputError
 from sparsemlp.sweeps.grid import Grid, GridRun
+from sparsemlp.sweeps.rehearsal import rehearse
 from sparsemlp.sweeps.run_names import distinct, run_name
 from sparsemlp.sweeps.sweep_folder import Sweep, SweepFolder, SweepRun
 
 _FOUND_BY_AUTO = ("cifar10", "digits")
+
+
+class _Found(NamedTuple):
+    """What the data set of a run is called, and what has to be told of how it was found."""
+
+    name: str
+    notice: str | None
+
+
+class _Wanted(NamedTuple):
+    """A run of the grid with every open option filled in."""
+
+    run: GridRun
+    settings: Settings
+    notice: str | None
 
 
 def settle(grid: Grid, folder: SweepFolder, *, look: bool = False) -> Sweep:
@@ -27,17 +44,20 @@ def settle(grid: Grid, folder: SweepFolder, *, look: bool = False) -> Sweep:
 
     Raises:
       InputError: the grid changes or leaves out a run of the sweep, a run folder holds another run
-        or one of a version that cannot be read, or the data set cannot be found.
+        or one of a version that cannot be read, or the data set cannot be found, or is one with
+        which a run that leaves it open cannot be trained.
     """
     stored = folder.read()
     before = [] if stored is None else stored.runs
-    settled: dict[tuple[str, object], str] = {}
-    wanted = []
+    settled: dict[tuple[str, object], _Found] = {}
+    wanted: list[_Wanted] = []
     for run in grid.runs:
         key = run.config.dataset, run.config.data_dir
         if key not in settled:
-            settled[key] = _data_name(run.config, before, look=look)
-        wanted.append((run, _settings(run.config, settled[key])))
+            settled[key] = _data_of(run.config, before, look=look)
+        name, notice = settled[key]
+        wanted.append(_Wanted(run, _settings(run.config, name), notice))
+    _rehearse_found(wanted, grid)
     sweep = Sweep(grid.path.name, grid.text, _merged(before, wanted, grid, folder))
     _check_folders(sweep, folder)
     return sweep
@@ -48,14 +68,35 @@ def resolved(run: SweepRun) -> Settings:
     return resolve(run.config, run.config.dataset)
 
 
-def _data_name(config: Config, before: list[SweepRun], *, look: bool) -> str:
+def _data_of(config: Config, before: list[SweepRun], *, look: bool) -> _Found:
     """What `auto` stands for: what it was when the sweep began, or what is at hand."""
-    names = {run.config.dataset for run in before if run.config.dataset in _FOUND_BY_AUTO}
-    if config.dataset == "auto" and len(names) == 1:
-        return names.pop()
+    known = {
+        run.config.dataset: run.notice for run in before if run.config.dataset in _FOUND_BY_AUTO
+    }
+    if config.dataset == "auto" and len(known) == 1:
+        return _Found(*known.popitem())
     if config.dataset != "auto" or look:
-        return config.dataset
-    return load_dataset(config.dataset, config.data_dir).name
+        return _Found(config.dataset, None)
+    dataset = load_dataset(config.dataset, config.data_dir)
+    return _Found(dataset.name, dataset.notice)
+
+
+def _rehearse_found(wanted: list[_Wanted], grid: Grid) -> None:
+    """Raises InputError that lists why runs cannot be trained with the data that `auto` found.
+
+    Until they were found the grid was checked with CIFAR-10, whose runs have more epochs.
+    """
+    problems: dict[str, None] = {}
+    for run, settings, _ in wanted:
+        if run.config.dataset == "auto" and settings.dataset != "auto":
+            # What does not depend on the data is checked already, for whoever is to train.
+            config = dataclasses.replace(run.config, dataset=settings.dataset, devices=1)
+            try:
+                rehearse(config, is_remote=True)
+            except InputError as error:
+                problems[f"{settings.dataset}, which dataset auto is here: {error}"] = None
+    if problems:
+        raise InputError("\n".join(f"{grid.path}: {problem}" for problem in problems))
 
 
 def _settings(config: Config, data: str) -> Settings:
@@ -64,7 +105,7 @@ def _settings(config: Config, data: str) -> Settings:
 
 def _merged(
     before: list[SweepRun],
-    wanted: list[tuple[GridRun, Settings]],
+    wanted: list[_Wanted],
     grid: Grid,
     folder: SweepFolder,
 ) -> list[SweepRun]:
@@ -72,28 +113,28 @@ def _merged(
     _require_distinct(wanted, grid)
     unmatched = {_identity(resolved(run)): run for run in before}
     kept: dict[str, SweepRun] = {}
-    added: list[tuple[GridRun, Settings]] = []
-    for run, settings in wanted:
-        known = unmatched.pop(_identity(settings), None)
+    added: list[_Wanted] = []
+    for each in wanted:
+        known = unmatched.pop(_identity(each.settings), None)
         if known is None:
-            added.append((run, settings))
+            added.append(each)
         else:
-            kept[known.name] = SweepRun(known.name, settings)
+            kept[known.name] = SweepRun(known.name, each.settings, known.notice)
     if unmatched:
         raise InputError(_why_other(list(unmatched.values()), added, grid, folder))
     runs = [kept[run.name] for run in before]
     taken = {run.name.casefold() for run in runs}
-    for run, settings in added:
+    for run, settings, notice in added:
         name = distinct(run_name(settings, run.swept), settings, taken)
         taken.add(name.casefold())
-        runs.append(SweepRun(name, settings))
+        runs.append(SweepRun(name, settings, notice))
     return runs
 
 
-def _require_distinct(wanted: list[tuple[GridRun, Settings]], grid: Grid) -> None:
+def _require_distinct(wanted: list[_Wanted], grid: Grid) -> None:
     """Raises InputError where two spellings of a data set make one run of two."""
     first: dict[tuple[object, ...], GridRun] = {}
-    for run, settings in wanted:
+    for run, settings, _ in wanted:
         earlier = first.setdefault(_identity(settings), run)
         if earlier is not run:
             raise InputError(
@@ -113,12 +154,12 @@ def _identity(settings: Settings) -> tuple[object, ...]:
 
 def _why_other(
     missing: list[SweepRun],
-    added: list[tuple[GridRun, Settings]],
+    added: list[_Wanted],
     grid: Grid,
     folder: SweepFolder,
 ) -> str:
     """Says which run of the sweep the grid lacks, and in what a new one of that name differs."""
-    names = {run_name(settings, run.swept): settings for run, settings in added}
+    names = {run_name(settings, run.swept): settings for run, settings, _ in added}
     run = next((run for run in missing if run.name in names), missing[0])
     differs = ""
     if run.name in names:

@@ -10,10 +10,12 @@ import pytest
 import tiny
 from rich.console import Console
 
+from sparsemlp.configuration.config import Config
+from sparsemlp.configuration.settings import resolve
 from sparsemlp.errors import SaveError
 from sparsemlp.sweeps.grid import read_grid
-from sparsemlp.sweeps.sweep import tell_plan, train_sweep
-from sparsemlp.sweeps.sweep_folder import SweepFolder
+from sparsemlp.sweeps.sweep import load_data, tell_plan, train_sweep
+from sparsemlp.sweeps.sweep_folder import SweepFolder, SweepRun
 
 data = tiny.data
 no_pictures = tiny.no_pictures
@@ -44,6 +46,16 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == 0
     assert said.splitlines()[-1] == f"done    2 finished, in {out}"
     return out
+
+
+def test_how_data_were_found_is_told_once_before_anything_is_trained(data):
+    options = resolve(Config(dataset=str(data), **tiny.RUN), str(data))
+    runs = [SweepRun(name, options, "no network") for name in ("a", "b")]
+    said = io.StringIO()
+    load_data(runs, Console(file=said, width=300))
+    first, *others = said.getvalue().splitlines()
+    assert first == "NOTE: no network"
+    assert len(others) == 1
 
 
 def runs(out: Path) -> list[str]:

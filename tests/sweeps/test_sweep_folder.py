@@ -39,7 +39,7 @@ def test_the_file_has_the_promised_form(folder):
     record = json.loads(folder.sweep.read_text())
     assert set(record) == {"version", "grid", "text", "runs"}
     assert record["version"] == 1
-    assert set(record["runs"][0]) == {"name", "config"}
+    assert set(record["runs"][0]) == {"name", "config", "notice"}
     assert record["runs"][1]["config"]["seed"] == 1
 
 

@@ -243,3 +243,20 @@ def test_a_device_that_answers_no_more_fails_one_run_and_leaves_the_others(
         train_job(others[:1], folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert [folder.state(each.name) for each in others] == ["failed", "new"]
     assert "an illegal memory access" in capsys.readouterr().err
+
+
+def test_a_run_knows_how_its_data_were_found_in_each_process_that_trains_it(
+    run, folder, monkeypatch
+):
+    run = dataclasses.replace(run, notice="no network")
+    told: list[str | None] = []
+
+    def train(self: Run, *_: Any, **__: Any) -> None:
+        told.append(self.setup.dataset.notice)
+
+    monkeypatch.setattr(Run, "train", train)
+    for _ in range(2):
+        train_again = SweepFolder(folder.path)
+        with Reporter(1, Console(quiet=True)) as reporter:
+            train_job([run], train_again, DataSets(), reporter, Interruption(), retry_failed=False)
+    assert told == ["no network"] * 2

@@ -16,6 +16,14 @@ from sparsemlp.sweeps.grid import read_grid
 from sparsemlp.sweeps.sweep_folder import Sweep, SweepFolder
 from sparsemlp.sweeps.sweep_runs import resolved, settle
 
+
+class Found(NamedTuple):
+    """A data set as far as a sweep asks for it."""
+
+    name: str
+    notice: str | None = None
+
+
 BEGUN = "hp:\n  ratio: [0, 0.5]\nfixed:\n  dataset: digits\n"
 
 
@@ -52,13 +60,17 @@ def test_what_auto_found_stays_when_the_sweep_goes_on(folder, monkeypatch):
     text = "fixed:\n  dataset: auto\n"
     monkeypatch.setattr(
         "sparsemlp.sweeps.sweep_runs.load_dataset",
-        lambda *_: type("Digits", (), {"name": "digits"}),
+        lambda *_: Found("digits", "no network"),
     )
-    assert begin(folder, text).runs[0].config.dataset == "digits"
+    begun = begin(folder, text)
+    assert begun.runs[0].config.dataset == "digits"
+    assert begun.runs[0].notice == "no network"
     monkeypatch.setattr(
         "sparsemlp.sweeps.sweep_runs.load_dataset", lambda *_: pytest.fail("asked again")
     )
     assert settled(folder, text).runs[0].config.epochs == 30
+    more = settled(folder, "hp:\n  ratio: [0, 0.5]\nfixed:\n  dataset: auto\n")
+    assert [run.notice for run in more.runs] == ["no network"] * 2
 
 
 def test_the_same_grid_written_in_another_way_is_the_same_sweep(folder):
@@ -161,7 +173,7 @@ def test_a_stored_sweep_of_an_older_version_gets_the_defaults_of_younger_options
 def test_two_names_of_one_data_set_are_refused(folder, monkeypatch):
     monkeypatch.setattr(
         "sparsemlp.sweeps.sweep_runs.load_dataset",
-        lambda *_: type("Digits", (), {"name": "digits"}),
+        lambda *_: Found("digits"),
     )
     with pytest.raises(InputError, match=r"'digits' and 'auto' are the same here .*leave one out"):
         begin(folder, "hp:\n  dataset: [digits, auto]\n")
@@ -172,7 +184,7 @@ def test_auto_never_becomes_a_file_that_the_sweep_names(folder, monkeypatch, tmp
 
     def load(name: str, *_: object) -> object:
         loaded.append(name)
-        return type("Digits", (), {"name": "digits"})
+        return Found("digits")
 
     monkeypatch.setattr("sparsemlp.sweeps.sweep_runs.load_dataset", load)
     own = f"dataset: [{tiny.write_npz(tmp_path / 'mine.npz')}], ratio: [0]"
@@ -218,12 +230,6 @@ def test_a_new_run_differs_from_those_before_on_a_disk_without_capitals(folder, 
     assert len({name.casefold() for name in found}) == 2
 
 
-class Found(NamedTuple):
-    """A data set as far as a sweep asks for it."""
-
-    name: str
-
-
 def test_auto_is_what_each_data_dir_holds(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "sparsemlp.sweeps.sweep_runs.load_dataset", lambda _, path: Found(path.name)
@@ -241,3 +247,22 @@ def test_auto_beside_a_named_set_stays_what_it_was(folder, monkeypatch, named, f
     begun = names(begin(folder, text))
     assert len(begun) == 2
     assert names(settled(folder, text)) == begun
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("mask_start_epoch: 40", "--mask-start-epoch=40 is never reached in 30 epochs"),
+        ("ratio_schedule: cubic\n  ramp_epochs: 60", "--ramp-epochs=60 does not reach the ratio"),
+    ],
+)
+def test_what_cannot_be_trained_with_what_auto_found_is_refused(folder, monkeypatch, options, told):
+    monkeypatch.setattr("sparsemlp.sweeps.sweep_runs.load_dataset", lambda *_: Found("digits"))
+    text = f"hp:\n  seed: [0, 1]\nfixed:\n  ratio: 0.8\n  {options}\n"
+    with pytest.raises(InputError) as caught:
+        settled(folder, text)
+    (line,) = str(caught.value).splitlines()
+    assert "grid.yaml: digits, which dataset auto is here: " in line
+    assert told in line
+    monkeypatch.setattr("sparsemlp.sweeps.sweep_runs.load_dataset", lambda *_: Found("cifar10"))
+    assert len(settled(folder, text).runs) == 2
