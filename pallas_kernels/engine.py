@@ -50,7 +50,8 @@ class Engine(EngineOfPairs, EngineOfConvolutions, abc.ABC):
         """Why this engine cannot compute `layer` on `platform`, and the way out; None if it can.
 
         Args:
-          layer: the layer.
+          layer: the layer; where another operand is pruned also a whole kernel, which is not
+            `is_masked` and whose blocks mean nothing.
           platform: JAX's name of the backend: `cpu`, `gpu`, `tpu`.
         """
 
