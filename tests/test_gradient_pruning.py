@@ -1,6 +1,7 @@
 """N:M pruning of gradients against definitions that loop over groups in NumPy float64."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -98,8 +99,9 @@ def test_a_channel_that_is_never_kept_stays_zero():
     assert np.all(np.isfinite(found))
 
 
-def test_random_keeps_n_of_each_group_unscaled_and_every_place_equally_often():
-    n, m, groups = 2, 4, 4096
+@pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 32), (16, 32)])
+def test_random_keeps_n_of_each_group_unscaled_and_every_place_equally_often(n, m):
+    groups = 4096
     dy = np.arange(1, groups * m + 1, dtype=np.float32).reshape(1, -1)
     found = np.asarray(pruned(dy, GradientPruning(n, m, "random"), rng=jax.random.key(0)))
     kept = found != 0
@@ -109,6 +111,20 @@ def test_random_keeps_n_of_each_group_unscaled_and_every_place_equally_often():
     np.testing.assert_allclose(shares, n / m, atol=5 * 0.5 / np.sqrt(groups))
     other = pruned(dy, GradientPruning(n, m, "random"), rng=jax.random.key(1))
     assert np.any(other != found)
+
+
+def test_random_makes_every_choice_equally_often_and_apart_from_its_neighbours():
+    n, m, shape = 2, 4, (32, 64, 8)
+    rule = GradientPruning(n, m, "random")
+    found = np.asarray(pruned(np.ones(shape), rule, axis=-2, rng=jax.random.key(3)))
+    groups = found.reshape(32, 16, m, 8).swapaxes(2, 3).reshape(-1, m)
+    assert np.all(groups.sum(axis=1) == n)
+    choices, counts = np.unique(groups, axis=0, return_counts=True)
+    assert len(choices) == math.comb(m, n)
+    share = 1 / len(choices)
+    np.testing.assert_allclose(counts / len(groups), share, atol=5 * np.sqrt(share / len(groups)))
+    same = np.mean(np.all(groups[1:] == groups[:-1], axis=1))
+    np.testing.assert_allclose(same, share, atol=5 * np.sqrt(share / len(groups)))
 
 
 @pytest.mark.parametrize("method", ["magnitude", "rescaled"])
