@@ -218,7 +218,7 @@ def _prepare(
     resume = place.config.exists()
     if not resume:
         place.create()
-    if dataset.notice is None:
+    if run.notice is not None:
         dataset = dataclasses.replace(dataset, notice=run.notice)
     member = Member(settings, place, describe_run(settings, dataset.source))
     return _Prepared(member, dataset, resume)
