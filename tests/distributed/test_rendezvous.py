@@ -120,7 +120,7 @@ def test_a_process_that_died_meanwhile_may_be_started_again(address):
 
 def test_a_process_that_died_meanwhile_is_missing(address):
     found: list[Any] = []
-    first = threading.Thread(target=lambda: found.extend(at_once([(address, 3, 0)], timeout=1.5)))
+    first = threading.Thread(target=lambda: found.extend(at_once([(address, 3, 0)], timeout=2.5)))
     first.start()
     with connected_to(address) as died:
         died.sendall(b'{"process": 1, "processes": 3}\n')
@@ -129,10 +129,11 @@ def test_a_process_that_died_meanwhile_is_missing(address):
 
 
 def test_who_waits_less_long_than_process_0_is_told_that_others_are_missing(address, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_GREETING_SECONDS", 0.1)
+    monkeypatch.setattr(rendezvous, "_GREETING_SECONDS", 0.5)
     first = threading.Thread(target=lambda: found.extend(at_once([(address, 3, 0)], timeout=4.0)))
     found: list[Any] = []
     first.start()
+    connected_to(address).close()  # it listens
     (told,) = at_once([(address, 3, 1)], timeout=0.5)
     assert told.startswith(f"process 0 at --coordinator={address} did not begin within 0.5 s: ")
     first.join(60)
