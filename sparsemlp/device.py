@@ -7,8 +7,17 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from sparsemlp.errors import DeviceLostError, InputError, OutOfMemoryError, in_a_line
+from sparsemlp.errors import (
+    DeviceLostError,
+    InputError,
+    NotFiniteError,
+    OutOfMemoryError,
+    WorkerError,
+    in_a_line,
+)
 
+_NOT_OF_A_DEVICE = (InputError, NotFiniteError, WorkerError, OSError)
+"""Errors that say themselves what is wrong, as that a disk is full."""
 _FULL = "RESOURCE_EXHAUSTED"
 """How JAX begins what it says of memory that is not there."""
 
@@ -34,10 +43,8 @@ def answering_device(way_out: str) -> Iterator[None]:
     """
     try:
         yield
-    except InputError:
-        raise
     except Exception as error:
-        if device_answers():
+        if isinstance(error, _NOT_OF_A_DEVICE) or device_answers():
             raise
         traceback.print_exception(error)
         reason = f"{type(error).__name__}: {in_a_line(error)}"[:300]

@@ -8,7 +8,14 @@ import pytest
 
 from sparsemlp import device
 from sparsemlp.device import answering_device, device_answers, training_memory
-from sparsemlp.errors import DeviceLostError, InputError, OutOfMemoryError
+from sparsemlp.errors import (
+    DeviceLostError,
+    InputError,
+    NotFiniteError,
+    OutOfMemoryError,
+    SaveError,
+    WorkerError,
+)
 
 
 def test_a_device_answers_until_it_computes_nothing_any_more(monkeypatch):
@@ -34,7 +41,14 @@ def test_a_lost_device_is_one_line_with_what_it_said_last(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "answers"), [(ValueError("x"), True), (InputError("y is bad"), False)]
+    ("error", "answers"),
+    [
+        (ValueError("x"), True),
+        (InputError("y is bad"), False),
+        (SaveError("the disk is full"), False),
+        (NotFiniteError("NaN"), False),
+        (WorkerError("killed"), False),
+    ],
 )
 def test_an_error_that_is_not_the_devices_stays_what_it_is(monkeypatch, error, answers):
     monkeypatch.setattr(device, "device_answers", lambda: answers)
