@@ -76,9 +76,9 @@ def _receive_all(
         ) from error
     links: dict[int, Link] = {}
     with listener:
-        while len(links) < count - 1:
+        # Who came may have died while the others were waited for.
+        while missing := [str(i) for i in range(1, count) if not _is_here(links, i)]:
             if (left := deadline - time.monotonic()) <= 0:
-                missing = [str(i) for i in range(1, count) if not _is_here(links, i)]
                 _refuse(
                     links,
                     f"of --processes={count} did not come to {coordinator} within {timeout:g} s: "
