@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tiny
 
-from sparsemlp import device
 from sparsemlp.configuration.config import Config
 from sparsemlp.configuration.config_file import to_json
 from sparsemlp.configuration.settings import resolve
@@ -298,19 +297,3 @@ def test_a_model_string_of_any_length_names_a_folder(data, tmp_path, monkeypatch
     (folder,) = (tmp_path / "runs").iterdir()
     assert re.fullmatch(r"[\w.-]{1,140}", folder.name)
     assert "ResMLP1" in folder.name
-
-
-def test_a_device_that_answers_no_more_ends_the_run_with_a_line(
-    data, tmp_path, monkeypatch, capsys
-):
-    def fail() -> None:
-        raise RuntimeError("an illegal memory access")
-
-    monkeypatch.setattr(device, "device_answers", lambda: False)
-    tiny.at_step(monkeypatch, 1, fail)
-    assert tiny.start(data, tmp_path / "run") == 4
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("stopped: the device answers no more after RuntimeError: an illegal")
-    assert last.endswith("; the run goes on from its last checkpoint with --resume")
-    monkeypatch.undo()
-    assert tiny.resume(tmp_path / "run") == 0

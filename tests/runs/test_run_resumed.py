@@ -15,6 +15,7 @@ import pytest
 import tiny
 from finished_run import EVERY_STEP
 
+from sparsemlp import device
 from sparsemlp.runs.resume import restore_run
 
 data = tiny.ragged_data
@@ -215,3 +216,20 @@ def test_a_full_disk_is_one_line_and_nothing_saved_is_lost(
     assert tiny.last_state(out).step == step - 1
     assert tiny.resume(out) == 0
     tiny.assert_same_outcome(out, finished)
+
+
+def test_a_device_that_answers_no_more_ends_the_run_with_a_line(
+    finished, data, tmp_path, monkeypatch, capsys
+):
+    def fail() -> None:
+        raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(device, "device_answers", lambda: False)
+    tiny.at_step(monkeypatch, 1, fail)
+    assert tiny.start(data, tmp_path / "run") == 4
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("stopped: the device answers no more after RuntimeError: an illegal")
+    assert last.endswith("; the run goes on from its last checkpoint with --resume")
+    monkeypatch.undo()
+    assert tiny.resume(tmp_path / "run") == 0
+    tiny.assert_same_outcome(tmp_path / "run", finished)
