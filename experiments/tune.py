@@ -31,7 +31,7 @@ from tuning.watch import ENDED, ended_by_sigterm
 from tuning.workers import environment_with, usual_workers
 
 from pallas_kernels import Engine
-from pallas_kernels.tuning import table_file
+from pallas_kernels.device_table import table_file
 from sparsemlp import InputError
 from sparsemlp.exit_codes import exit_code
 from sparsemlp.files import check_writable, make_folder

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import dense, neighbours, tuning
+from pallas_kernels.device_table import Problem
 from pallas_kernels.engine_of_convolutions import EngineOfConvolutions
 from pallas_kernels.engine_of_pairs import EngineOfPairs
 from pallas_kernels.layout import spread_activation
@@ -87,7 +88,7 @@ class Engine(EngineOfPairs, EngineOfConvolutions, abc.ABC):
         """Kept blocks as this engine takes them: without their lists if it does not."""
         return kept if self.takes_lists or not isinstance(kept, ListedBlocks) else ids_of(kept)
 
-    def configurations(self, problem: tuning.Problem) -> Sequence[Any]:
+    def configurations(self, problem: Problem) -> Sequence[Any]:
         """How the kernel of a problem can be cut, the heuristic's choice first; none: no choice.
 
         An engine that expects something of them names the best first. Each is a frozen dataclass

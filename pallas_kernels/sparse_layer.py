@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any, Literal, NamedTuple
 
-from pallas_kernels import tuning
+from pallas_kernels.device_table import Problem
 
 Phase = Literal["product", "input_gradient", "kernel_gradient", "mlp", "straight_through_mlp"]
 """What an engine can be asked to do with a mask: one of the three products, or a fused pair of
@@ -45,7 +45,7 @@ class SparseLayer:
         """Whether any block is dropped."""
         return self.n_kept_weights < math.prod(self.kernel_shape)
 
-    def problem(self, engine: str, version: int, kernel: str, n_rows: int) -> tuning.Problem:
+    def problem(self, engine: str, version: int, kernel: str, n_rows: int) -> Problem:
         """What a kernel is asked to do with this layer.
 
         Args:
@@ -58,7 +58,7 @@ class SparseLayer:
         shape = self.kernel_shape
         if kernel in ("mlp", "mlp_gradients"):
             shape = (min(shape), max(shape))
-        return tuning.Problem(
+        return Problem(
             engine=engine,
             version=version,
             kernel=kernel,

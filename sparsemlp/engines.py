@@ -9,8 +9,8 @@ import jax
 from jaxtyping import Array, Float
 
 from pallas_kernels import ENGINES, Engine, Phase, SparseLayer
+from pallas_kernels.device_table import TableError
 from pallas_kernels.pruning import Pruning
-from pallas_kernels.tuning import TableError
 from sparsemlp.errors import InputError, require_known
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from pallas_kernels import Engine, SparseLayer
+from pallas_kernels.device_table import Problem
 from pallas_kernels.lists import ListedBlocks
-from pallas_kernels.tuning import Problem, forced
+from pallas_kernels.tuning import forced
 from sparsemlp.files import Record
 from tuning.compiled_loops import Loop, compile_loops, repetitions
 from tuning.device_lock import Lock, unlocked

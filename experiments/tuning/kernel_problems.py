@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels import ENGINES, Engine, Neighbours, Reference, SparseLayer, Weights, dense
+from pallas_kernels.device_table import Problem
 from pallas_kernels.engine_of_convolutions import CONVOLUTIONS
 from pallas_kernels.lists import ids_of
-from pallas_kernels.tuning import Problem
 from sparsemlp import BlockMask
 from sparsemlp.blocks import n_kept_blocks
 from sparsemlp.mlp import Linear, sparse_mlp

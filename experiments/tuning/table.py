@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pallas_kernels.tuning import FORMAT
+from pallas_kernels.device_table import FORMAT
 from sparsemlp import InputError
 from sparsemlp.files import Record, read_record, write_json
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import jax
 
 from pallas_kernels import Engine, SparseLayer
+from pallas_kernels.device_table import TABLES
 from pallas_kernels.precision import in_tf32
-from pallas_kernels.tuning import TABLES
 from sparsemlp import InputError, parse_block
 from sparsemlp.blocks import parse_shape
 from sparsemlp.options import open_default

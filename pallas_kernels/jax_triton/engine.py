@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.jax_triton import products
 from pallas_kernels.lists import KeptBlocks
 from pallas_kernels.precision import PRECISIONS
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton import Triton
-from pallas_kernels.tuning import Problem
 
 
 class JaxTriton(Triton):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pallas_kernels import apart
+from pallas_kernels.device_table import Problem
 from pallas_kernels.engine import Engine
 from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.mosaic import (
@@ -22,7 +23,6 @@ from pallas_kernels.mosaic.ampere import shared_memory_bytes
 from pallas_kernels.mosaic.support import AMPERE, HOPPER
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
-from pallas_kernels.tuning import Problem
 
 _REFERENCE = Reference()
 

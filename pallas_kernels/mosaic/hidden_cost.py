@@ -5,6 +5,7 @@ By the rates and assumptions of `product_cost` and `mlp_cost`.
 
 import jax.numpy as jnp
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.mosaic import mlp_cost, product_cost, stream_tiles
 from pallas_kernels.mosaic.hidden_tiles import (
     APART,
@@ -15,7 +16,6 @@ from pallas_kernels.mosaic.hidden_tiles import (
 )
 from pallas_kernels.mosaic.mlp_tiles import is_fusable
 from pallas_kernels.sparse_layer import SparseLayer
-from pallas_kernels.tuning import Problem
 
 MEMORY_BYTES = 4.3e12
 """To or from device memory a second, on an H200."""

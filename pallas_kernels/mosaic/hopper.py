@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.lists import KeptBlocks, ids_of
 from pallas_kernels.mosaic import (
     balanced_gradient,
@@ -27,7 +28,7 @@ from pallas_kernels.mosaic.product_tiles import product_of
 from pallas_kernels.mosaic.stream_tiles import StreamTiles, tiles_of
 from pallas_kernels.reference import Reference
 from pallas_kernels.sparse_layer import SparseLayer, Weights
-from pallas_kernels.tuning import Problem, configure
+from pallas_kernels.tuning import configure
 
 ENGINE = "mosaic"
 """Whose measurements hold."""

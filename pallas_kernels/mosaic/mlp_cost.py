@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.mosaic import product_cost, stream_tiles
 from pallas_kernels.mosaic.mlp_tiles import (
     APART,
@@ -20,7 +21,7 @@ from pallas_kernels.mosaic.mlp_tiles import (
     search_space,
 )
 from pallas_kernels.sparse_layer import SparseLayer
-from pallas_kernels.tuning import Problem, configure
+from pallas_kernels.tuning import configure
 
 GELU_SECONDS = 27 / (128 * 1.7e9)
 """Of a number on a multiprocessor: 27 operations, 128 at once, at 1.7 GHz; assumed."""

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.mosaic import (
     gradient_cost,
     hidden_cost,
@@ -14,7 +15,6 @@ from pallas_kernels.mosaic import (
     stream_tiles,
 )
 from pallas_kernels.sparse_layer import SparseLayer
-from pallas_kernels.tuning import Problem
 
 VERSION = 8
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.

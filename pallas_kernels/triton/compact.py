@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.lists import list_columns
 from pallas_kernels.triton.configurations import VERSION, compact_tiles
 from pallas_kernels.triton.launch import (
@@ -25,7 +26,7 @@ from pallas_kernels.triton.launch import (
     tile_size,
     whole,
 )
-from pallas_kernels.tuning import Problem, configure
+from pallas_kernels.tuning import configure
 
 NARROWEST = 16
 """Side of the smallest product of tensor cores that Triton has."""

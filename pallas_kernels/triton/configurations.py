@@ -14,10 +14,10 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.precision import in_tf32
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.launch import Tiles
-from pallas_kernels.tuning import Problem
 
 VERSION = 3
 """Raised when a kernel changes so that times or configurations that were measured no longer hold.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels import apart, dense
+from pallas_kernels.device_table import Problem
 from pallas_kernels.engine import Engine
 from pallas_kernels.gelu import through_gelu
 from pallas_kernels.lists import KeptBlocks, ids_of
@@ -28,7 +29,6 @@ from pallas_kernels.triton import (
     scores,
 )
 from pallas_kernels.triton.convolutions import TritonConvolutions
-from pallas_kernels.tuning import Problem
 
 _REFERENCE = Reference()
 

@@ -14,10 +14,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.precision import in_tf32
 from pallas_kernels.sparse_layer import SparseLayer
 from pallas_kernels.triton.launch import Tiles
-from pallas_kernels.tuning import Problem, configure
+from pallas_kernels.tuning import configure
 
 Layers = tuple[SparseLayer, SparseLayer]
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from pallas_kernels.device_table import Problem
 from pallas_kernels.neighbours import Neighbours, keep_largest, rescaling
 from pallas_kernels.triton.configurations import VERSION, pruned_tiles
 from pallas_kernels.triton.launch import (
@@ -26,7 +27,7 @@ from pallas_kernels.triton.launch import (
     tile_size,
     whole,
 )
-from pallas_kernels.tuning import Problem, configure
+from pallas_kernels.tuning import configure
 
 LARGEST_GROUP = 32
 

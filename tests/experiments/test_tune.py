@@ -14,7 +14,7 @@ from tuning.table import problem_key
 from tuning.watch import AtWork, WorkLostError
 
 from pallas_kernels import Triton
-from pallas_kernels.tuning import TableError, read_table
+from pallas_kernels.device_table import TableError, read_table
 
 TINY = ("--shape", "64x64", "--block", "32x32", "--ratio", "0.5", "--rows", "40")
 LINE = "triton product 64x64 32x32 at 0.5, 40 rows, bfloat16: dense / this 1.50, 4 tried"

@@ -1,18 +1,17 @@
 """What tables of measurements say, and what becomes of them where they say nothing."""
 
 import dataclasses
-import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
-from pallas_kernels import ENGINES, Reference, SparseLayer, Triton, tuning
+from pallas_kernels import ENGINES, SparseLayer, Triton, tuning
+from pallas_kernels.device_table import Entry, Problem, TableError
 from pallas_kernels.triton import launch
 from pallas_kernels.triton.launch import Tiles
-from pallas_kernels.tuning import Entry, Problem, TableError, configure, forced, pays
+from pallas_kernels.tuning import configure, forced, pays
 from sparsemlp import InputError, engines
 from sparsemlp.engines import choose_engine, choose_unmasked
 
@@ -222,58 +221,6 @@ def test_a_table_that_cannot_be_read_is_an_error_by_name_and_a_note_with_auto(
         assert choose_engine("auto", LAYER, "product", 8).name == "reference"
     assert "it is broken" in said(caplog)[0]
     engines._say_once.cache_clear()
-
-
-def record(found: Entry) -> dict[str, Any]:
-    return dataclasses.asdict(found) | {"rejected": []}
-
-
-def test_a_table_is_read_as_it_was_written(tmp_path: Path):
-    path = tmp_path / "table.json"
-    assert tuning.read_table(path) == ()
-    entries = [entry(50.0), entry(70.0, cut=None, density=0.5)]
-    table = {"format": 1, "measured": True, "entries": list(map(record, entries))}
-    path.write_text(json.dumps(table))
-    assert tuning.read_table(path) == tuple(entries)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"{", "no table"),
-        (b'{"format": 2}', "format 2"),
-        (b'{"format": 1, "measured": false, "entries": []}', "no measurements"),
-        (b'{"format": 1, "measured": true, "entries": [{}]}', "no table"),
-        (b'{"format": 1, "measured": true, "entries": [{"problem": {"block": [1]}}]}', "no table"),
-        (b'{"format": 1, "measured": true, "entries": [{"problem": "lost"}]}', "no table"),
-        (b'{"format": 1}', "no table"),
-        (b'{"format": "\xff"}', "no table"),
-    ],
-)
-def test_a_file_that_is_no_table_says_so_with_the_way_out(tmp_path: Path, text: bytes, words: str):
-    path = tmp_path / "table.json"
-    path.write_bytes(text)
-    with pytest.raises(TableError, match=words) as caught:
-        tuning.read_table(path)
-    assert str(path) in str(caught.value)
-    assert "tune.py" in str(caught.value)
-
-
-def test_the_file_of_a_device_has_its_name():
-    assert tuning.table_file("NVIDIA H200").name == "nvidia_h200.json"
-    assert tuning.table_file("NVIDIA A100-SXM4-80GB").name == "nvidia_a100_sxm4_80gb.json"
-
-
-@pytest.mark.parametrize("path", [*tuning.TABLES.glob("*.json")], ids=lambda path: path.stem)
-def test_every_table_that_is_there_is_measured_and_holds_what_kernels_take(path: Path):
-    for found in tuning.read_table(path):
-        problem = found.problem
-        assert found.microseconds is None or found.microseconds > 0
-        assert found.dense_microseconds is None or found.dense_microseconds > 0
-        engine = ENGINES.get(problem.engine, Reference())
-        if engine.version == problem.version and found.configuration:
-            known = engine.configurations(problem)
-            assert type(known[0])(**found.configuration) in known
 
 
 @pytest.mark.parametrize("times", [(None, 100.0), (50.0, None), (None, None)])

@@ -10,8 +10,8 @@ from tuning.kernel_problems import OF_IMAGES, layer_of, problem_of, work_of
 from tuning.tuned_layers import tuned_layer
 
 from pallas_kernels import ENGINES, Mosaic, Triton, tuning
+from pallas_kernels.device_table import Entry, Problem
 from pallas_kernels.triton import convolution_gradient, convolution_products
-from pallas_kernels.tuning import Entry, Problem
 
 LAYER = layer_of((288, 64), (32, 16), 0.8, -1, "float32")
 

@@ -16,9 +16,9 @@ from tuning.kernel_problems import (
 )
 
 from pallas_kernels import Reference, SparseLayer, Triton
+from pallas_kernels.device_table import Problem
 from pallas_kernels.jax_triton import engine as jax_triton
 from pallas_kernels.triton import compact, gradient, products, pruned
-from pallas_kernels.tuning import Problem
 
 LAYER = layer_of((64, 128), (32, 32), 0.5, -1, "bfloat16")
 

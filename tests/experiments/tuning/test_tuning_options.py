@@ -8,7 +8,7 @@ from tuning import tuning_options
 from tuning.kernel_problems import LAST, gpu_engines, is_able
 from tuning.tuning_options import Options, tasks_of
 
-from pallas_kernels.tuning import TABLES
+from pallas_kernels.device_table import TABLES
 
 
 @pytest.mark.parametrize(

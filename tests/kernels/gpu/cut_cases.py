@@ -12,11 +12,10 @@ from convolution_cases import convolution_case
 from machine_code import ARCHITECTURES
 from pair_cases import FUSED, fused, mlp_case
 
-from pallas_kernels import tuning
+from pallas_kernels.device_table import TABLES, Problem, read_table
 from pallas_kernels.mosaic import hidden_tiles
 from pallas_kernels.mosaic.gradient_tiles import DENSE
 from pallas_kernels.mosaic.mlp_tiles import APART
-from pallas_kernels.tuning import Problem
 
 
 def configured(
@@ -116,11 +115,11 @@ def _in_tables(architecture: str) -> list[Case]:
     if architecture == "sm_90a":
         engines["mosaic"] = ENGINES["mosaic"]
     found: dict[str, Case] = {}
-    for path in sorted(tuning.TABLES.glob("*.json")):
+    for path in sorted(TABLES.glob("*.json")):
         words = set(path.stem.split("_"))
         if architecture not in {ARCHITECTURE_OF[word] for word in words & set(ARCHITECTURE_OF)}:
             continue
-        for entry in tuning.read_table(path):
+        for entry in read_table(path):
             problem, its = entry.problem, engines.get(entry.problem.engine)
             if its is None or problem.version != its.version:
                 continue

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from pallas_kernels import ENGINES, Neighbours, SparseLayer, Triton
+from pallas_kernels.device_table import Problem
 from pallas_kernels.triton.configurations import SHARED_BYTES, SUMS_OF_A_THREAD, search_space
 from pallas_kernels.triton.launch import Tiles
-from pallas_kernels.tuning import Problem, forced
+from pallas_kernels.tuning import forced
 
 PRODUCTS = ("product", "input_gradient", "kernel_gradient")
 BLOCKS = ((16, 16), (32, 16), (32, 32), (64, 64), (128, 128))

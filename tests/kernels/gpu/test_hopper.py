@@ -9,10 +9,10 @@ from test_product_program import INTERPRETED
 from test_products import normal
 
 from pallas_kernels import Mosaic, Reference, SparseLayer, tuning
+from pallas_kernels.device_table import Problem
 from pallas_kernels.mosaic import balanced_gradient, gradient
 from pallas_kernels.mosaic.gradient_tiles import DENSE, GradientTiles
 from pallas_kernels.mosaic.search_space import configurations
-from pallas_kernels.tuning import Problem
 
 
 @INTERPRETED

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels import ENGINES, JaxTriton, SparseLayer
+from pallas_kernels.device_table import Problem
 from pallas_kernels.jax_triton import engine
 from pallas_kernels.jax_triton.products import plan
 from pallas_kernels.precision import PRECISIONS
 from pallas_kernels.triton.configurations import product_tiles
 from pallas_kernels.triton.launch import Tiles
-from pallas_kernels.tuning import Problem, forced
+from pallas_kernels.tuning import forced
 from sparsemlp.engines import choose_engine
 
 LAYER = SparseLayer((384, 1536), (32, 32), 115, -1, "float32")

@@ -9,9 +9,9 @@ import pairs
 import pytest
 
 from pallas_kernels import SparseLayer, Triton, tuning
+from pallas_kernels.device_table import Problem
 from pallas_kernels.triton import configurations, pair_tiles
 from pallas_kernels.triton.pair_tiles import APART, GRADIENTS_APART, SUMS_OF_A_THREAD
-from pallas_kernels.tuning import Problem
 
 CHOOSE = {"mlp": pair_tiles.mlp_tiles, "mlp_gradients": pair_tiles.gradient_tiles}
 FUSED = {"mlp": pair_tiles.fused_tiles, "mlp_gradients": pair_tiles.fused_gradient_tiles}

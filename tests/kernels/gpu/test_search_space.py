@@ -6,8 +6,8 @@ import json
 import pytest
 
 from pallas_kernels import Mosaic, SparseLayer
+from pallas_kernels.device_table import Problem
 from pallas_kernels.mosaic.search_space import configurations
-from pallas_kernels.tuning import Problem
 
 LAYER = SparseLayer((1024, 4096), (64, 64), 205, -1, "bfloat16")
 NARROW = SparseLayer((384, 1536), (32, 32), 116, -1, "bfloat16")
