@@ -131,11 +131,7 @@ def select_dynamic_masks(
             "frozen masks are those that the step before remembered, and this memory has none: "
             "make it with Dynamics(freezes=True)"
         )
-    if dynamics.hysteresis > 0 and "kept" not in memory:
-        raise InputError(
-            "hysteresis favours the blocks that the step before kept, and this memory has none: "
-            "begin with initial_memory of the same Dynamics"
-        )
+    _check_memory(dynamics, memory)
     kernels = list(masked_kernels(params, plan))
     found = dict(memory)
     if frozen:
@@ -202,6 +198,20 @@ def remember_gradients(
             mean = _mean(before, score, dynamics.score_decay)
             scores[path] = jnp.where(before < 0, score, mean)
     return memory | {"scores": scores}
+
+
+def _check_memory(dynamics: Dynamics, memory: Memory) -> None:
+    """Raises InputError unless a memory has what the options need of the step before."""
+    for needed, name, what in (
+        (dynamics.hysteresis > 0, "kept", "hysteresis favours the blocks that it kept"),
+        (dynamics.moments == "reset", "kept", "moments are reset of the blocks that it dropped"),
+        (dynamics.score_decay > 0, "scores", "score decay goes on with its scores"),
+    ):
+        if needed and name not in memory:
+            raise InputError(
+                f"this memory knows nothing of the step before, and {what}: begin with "
+                "initial_memory of the same Dynamics"
+            )
 
 
 def _scores_of_step(

@@ -19,7 +19,7 @@ def mix_tokens(
 ) -> Float[Array, "*batch out channels"]:
     """`after * layer(scale * x + shift)` along the tokens, as one product and one pass over it.
 
-    The branch of token mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 1). Scales
+    The branch of token mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 2). Scales
     of channels commute with a product over tokens, so both become one factor, and shift and bias
     one small table. They do not commute where dX uses other weights than the forward pass did, or
     a rule prunes an operand; there the three steps are done one by one.

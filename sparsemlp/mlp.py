@@ -33,7 +33,7 @@ def sparse_mlp(
 ) -> Float[Array, "*batch out"]:
     """`after * second(gelu(first(scale * x + shift)))`, and x on top if `residual`.
 
-    The branch of channel mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 2). Where
+    The branch of channel mixing of a ResMLP (Touvron et al., arXiv 2105.03404, equation 3). Where
     an engine fuses it, with the masked or the straight-through backward, hidden activations are not
     kept for the backward pass, which computes them again from x, and mostly not written to memory;
     scales are folded into the kernels where no rule needs what they scale, and sums are taken in

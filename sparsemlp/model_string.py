@@ -4,7 +4,7 @@
 
 `ResMLP` and its depth, then one clause a layer kind, each ended by `;`. A kind is `XPatch` or
 `XChannel`; `XChannel1` and `XChannel2` are the expanding and the contracting linear alone, and
-outrank a rule of the same sort for `XChannel`. A rule is one of
+outrank a rule of the same word for `XChannel`. A rule is one of
 
     masked RATIO (ROWS, COLS)                              BlockMasking
     sparse RATIO (ROWS, COLS)                              ActivationPruning

@@ -84,7 +84,11 @@ def masked_kernels(
         if matching and not _is_kernel(path, leaf):
             way_out = "end the pattern in /kernel"
             if path.endswith("kernel"):
-                way_out = "of stacked layers select masks one by one, with jax.vmap"
+                way_out = (
+                    "of stacked layers select masks one by one, with jax.vmap and the patterns of "
+                    "the stack alone; a layer that is no SparseDense and no SparseConv, as "
+                    "attention's, obeys no plan: let no pattern match it"
+                )
             raise InputError(
                 f"plan pattern {min(matching)!r} matches {path} of shape {leaf.shape}: rules "
                 f"apply to kernels [in, out] and [down, across, in, out], {way_out}"

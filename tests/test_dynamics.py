@@ -187,7 +187,12 @@ def test_values_out_of_range_are_refused(options, message, unchecked):
 
 def test_a_memory_that_lacks_what_the_options_need_is_refused():
     params = parameters()
-    with pytest.raises(InputError, match=r"hysteresis favours the blocks .*initial_memory"):
-        select_dynamic_masks(params, PLAN, Dynamics(hysteresis=0.1), {}, frozen=False)
+    for options, words in (
+        (Dynamics(hysteresis=0.1), "hysteresis favours the blocks"),
+        (Dynamics(moments="reset"), "moments are reset"),
+        (Dynamics(score_decay=0.9), "score decay goes on"),
+    ):
+        with pytest.raises(InputError, match=f"{words} .*initial_memory"):
+            select_dynamic_masks(params, PLAN, options, {}, frozen=False)
     with pytest.raises(InputError, match="ranked by gradients, and this memory has no scores"):
         select_dynamic_masks(params, BY_GRADIENT, Dynamics(), {}, frozen=False)

@@ -87,6 +87,17 @@ def test_of_stacked_kernels_it_says_how_to_select():
         check_plan(params, {"*/kernel": BlockMasking((4, 4), 0.5)})
 
 
+def test_masks_of_a_stack_are_selected_with_its_patterns_alone():
+    kernels = jax.random.normal(jax.random.key(0), (3, 8, 8))
+    of_stack = {"blocks/up/kernel": BlockMasking((4, 4), 0.5)}
+    masks = jax.vmap(lambda stack: select_masks({"blocks": stack}, of_stack))(
+        {"up": {"kernel": kernels}}
+    )
+    for i, kernel in enumerate(kernels):
+        own = select_masks({"blocks": {"up": {"kernel": kernel}}}, of_stack)
+        assert jax.tree.all(jax.tree.map(lambda a, b, i=i: jnp.all(a[i] == b), masks, own))
+
+
 @pytest.mark.parametrize("name", ["bias", "scale", "embedding"])
 def test_what_has_as_many_axes_as_a_kernel_is_told_by_its_name(name):
     params = {"layer": {"kernel": jnp.ones((4, 4)), name: jnp.ones((4, 4))}}

@@ -88,7 +88,7 @@ def measure_convolution(options: Annotated[Convolution, tyro.conf.arg(name="")])
         for block in options.block
         for ratio in options.ratio
     ]
-    masks = [_mask(parse_shape(shape), block, ratio, options) for shape, block, ratio in cases]
+    masks = [_mask(shape, block, ratio, options) for shape, block, ratio in cases]
     for (shape, block, ratio), mask in zip(cases, masks, strict=True):
         if mask.keeps_all:
             raise InputError(
@@ -146,10 +146,10 @@ def measure_products(
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def _mask(shape: tuple[int, int], block: str, ratio: float, options: Convolution) -> BlockMask:
+def _mask(shape: str, block: str, ratio: float, options: Convolution) -> BlockMask:
     """A mask of random weights."""
-    kernel = jax.random.normal(jax.random.key(4), (*_window(options), *shape))
-    return select_blocks(kernel, parse_block(block), ratio)
+    kernel = jax.random.normal(jax.random.key(4), (*_window(options), *parse_shape(shape)))
+    return select_blocks(kernel, parse_block(block), ratio, name=f"the kernel of --shape {shape}")
 
 
 def _tensors(

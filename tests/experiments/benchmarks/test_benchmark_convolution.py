@@ -39,7 +39,7 @@ def test_an_engine_for_gpus_is_given_its_lists(capsys: pytest.CaptureFixture[str
         ({"images": 0}, "--images=0 must be at least 1"),
         ({"engine": "mosaic"}, "engine 'mosaic' masks linear layers"),
         ({"precision": "float16"}, "--precision=float16"),
-        ({"block": ("3x3",)}, "3x3"),
+        ({"block": ("3x3",)}, "block 3x3 does not divide the kernel of --shape 8x16"),
         ({"shape": ("8",)}, "8"),
         ({"window": "0x3"}, "--window '0x3' is not HEIGHTxWIDTH"),
     ],
