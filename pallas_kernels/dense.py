@@ -16,9 +16,9 @@ def _dot(
 ) -> Array:
     """Contracts axes of a and b; the first `batch` axes are shared.
 
-    XLA sums bfloat16 in float32 on CPUs and GPUs and rounds the sums. Asked for float32 results,
-    it would write and read these beside on GPUs. But where one operand is a vector, it makes sums
-    on GPUs whose terms it rounds, unless it is asked so.
+    XLA sums bfloat16 in float32 and rounds the sums, on CPUs but for what `_wide` is for. Asked for
+    float32 results, it would write and read these beside on GPUs. But where one operand is a
+    vector, it makes sums on GPUs whose terms it rounds, unless it is asked so.
     """
     shared = tuple(range(batch))
     kept = [
@@ -28,6 +28,17 @@ def _dot(
     wanted = sum_dtype(a) if 1 in kept else a.dtype
     dot = jax.lax.dot_general(a, b, (contract, (shared, shared)), preferred_element_type=wanted)
     return dot.astype(a.dtype)
+
+
+def _wide(a: Array) -> Array:
+    """An operand of a product that XLA would sum in bfloat16 on CPUs: there in float32.
+
+    XLA leaves some products of bfloat16 to a library there, and widens the operands of others
+    before it turns these around. One that it takes for a library's and then turns so that it is
+    none, as it does under `jax.vmap` and with one sample, would be summed in bfloat16, or end in
+    an error when it is run (JAX 0.12.0).
+    """
+    return a.astype(sum_dtype(a)) if jax.default_backend() == "cpu" else a
 
 
 def sum_dtype(a: Array) -> jnp.dtype:
@@ -65,7 +76,7 @@ def kernel_gradient(
 ) -> Float[Array, "in out"]:
     """`dW = x^T dy`, summed over every axis but the contracted one."""
     if axis == -1:
-        return _dot(_rows(x), _rows(dy), ((0,), (0,)))
+        return _dot(_wide(_rows(x)), _wide(_rows(dy)), ((0,), (0,))).astype(x.dtype)
     others = (*range(x.ndim - 2), x.ndim - 1)
     return _dot(x, dy, (others, others))
 
@@ -92,6 +103,8 @@ def _over_tokens(kernel: Array, x: Array) -> Array:
     The kernel is repeated for each sample, so that neither x nor y is transposed in memory.
     """
     samples = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+    if len(samples) == 1:
+        kernel, samples = _wide(kernel), _wide(samples)
     kernels = jnp.broadcast_to(kernel, (samples.shape[0], *kernel.shape))
     y = _dot(kernels, samples, ((2,), (1,)), batch=1)
-    return y.reshape(*x.shape[:-2], *y.shape[-2:])
+    return y.reshape(*x.shape[:-2], *y.shape[-2:]).astype(x.dtype)

@@ -82,5 +82,28 @@ def test_bfloat16_products_are_summed_in_float32():
         np.testing.assert_array_equal(y.astype(jnp.float32).ravel(), float(expected))
 
 
+@pytest.mark.parametrize("n_channels", [1, 8, 40])
+@pytest.mark.parametrize("mapped", [None, (0, None), (None, 0), (0, 0)])
+def test_compiled_bfloat16_products_are_summed_in_float32(mapped, n_channels):
+    """Also where XLA turns a product around: with one sample, and where one operand is mapped."""
+    n = 1024
+
+    def total(product, *shapes):
+        parts = [
+            jnp.ones((2, *shape) if mapped and at == 0 else shape, jnp.bfloat16)
+            for shape, at in zip(shapes, mapped or (None, None), strict=True)
+        ]
+        y = jax.jit(jax.vmap(product, mapped) if mapped else product)(*parts)
+        assert y.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(y.astype(jnp.float32), n)
+
+    total(lambda x, w: dense.product(x, w, None, -2), (n, n_channels), (n, 64))
+    total(lambda dy, w: dense.input_gradient(dy, w, -2), (n, n_channels), (64, n))
+    total(lambda x, dy: dense.kernel_gradient(x, dy, -2), (64, n), (n_channels, n))
+    total(lambda x, w: dense.product(x, w, None, -1), (n_channels, n), (n, 64))
+    total(lambda dy, w: dense.input_gradient(dy, w, -1), (n_channels, n), (64, n))
+    total(lambda x, dy: dense.kernel_gradient(x, dy, -1), (n, n_channels), (n, 64))
+
+
 def test_no_channels_along_the_tokens_are_no_numbers():
     assert dense.product(jnp.ones((3, 4, 0)), jnp.ones((4, 6)), None, -2).shape == (3, 6, 0)
