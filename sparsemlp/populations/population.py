@@ -19,7 +19,7 @@ from sparsemlp.device import training_memory
 from sparsemlp.errors import InputError
 from sparsemlp.populations.grouping import group_runs, reason_against
 from sparsemlp.populations.host_memory import host_memory_bytes
-from sparsemlp.populations.population_run import Outcome, PopulationRun
+from sparsemlp.populations.population_run import MemberError, Outcome, PopulationRun
 from sparsemlp.populations.population_trainer import PopulationTrainer
 from sparsemlp.runs.interruption import Interruption
 from sparsemlp.runs.progress import Reporter
@@ -63,7 +63,8 @@ def train_population(
       reporter: who hears of the progress: means over the members, and who failed.
       interruption: whether to stop.
       resume: whether to continue from the newest step that all members of a population have saved.
-        A member that has saved nothing begins anew.
+        A member that has saved nothing begins anew; one that cannot go on from where the others do,
+        as its checkpoint of then is damaged, is trained by itself.
       limit_bytes: device memory to fit into; `memory_limit_bytes()` by default.
 
     Returns:
@@ -105,6 +106,16 @@ def train_population(
                     continue
                 with training_memory():
                     ended = PopulationRun(own, trainer).train(reporter, interruption, resume=resume)
+            except MemberError as error:
+                if len(indices) > 1:
+                    alone = indices.pop(error.index)
+                    reporter.say(
+                        f"{recorders[alone].title}: {error}; it is left to itself, and the others "
+                        "go on together"
+                    )
+                    waiting = [indices, [alone], *waiting]
+                    continue
+                ended = [Outcome(failure=error.reason)]
             except Exception as error:
                 # What its frames hold of the device's memory the next population needs.
                 traceback.clear_frames(error.__traceback__)

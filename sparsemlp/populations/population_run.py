@@ -3,12 +3,13 @@
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import jax
 import numpy as np
 
-from sparsemlp.errors import NotFiniteError
+from sparsemlp.checkpoints.checkpoint import Restored
+from sparsemlp.errors import InputError, NotFiniteError
 from sparsemlp.files import Record
 from sparsemlp.populations.population_trainer import PopulationTrainer
 from sparsemlp.runs.interruption import CHUNK_SECONDS, Interruption
@@ -32,6 +33,20 @@ class Outcome:
 
     summary: Record | None = None
     failure: Exception | None = None
+
+
+class MemberError(Exception):
+    """A member cannot go on from where the others can.
+
+    Args:
+      index: which member.
+      reason: why it cannot.
+    """
+
+    def __init__(self, index: int, reason: InputError) -> None:
+        super().__init__(str(reason))
+        self.index = index
+        self.reason = reason
 
 
 class PopulationRun:
@@ -59,7 +74,11 @@ class PopulationRun:
     def train(
         self, reporter: Reporter, interruption: Interruption, *, resume: bool
     ) -> list[Outcome]:
-        """Trains until all members are complete or failed, or a signal asks to stop."""
+        """Trains until all members are complete or failed, or a signal asks to stop.
+
+        Raises:
+          MemberError: on resumption, before anything is written.
+        """
         trainer, total_steps = self._trainer, self._recorders[0].setup.total_steps
         state, step = self._start(resume=resume)
         reporter.begins_at(step, total_steps)
@@ -107,7 +126,7 @@ class PopulationRun:
         saved = [set(recorder.checkpoints.steps() or [0]) for recorder in self._recorders]
         common = set.intersection(*saved)
         while True:
-            restored = [recorder.restore(common) for recorder in self._recorders]
+            restored = [self._restore_member(index, common) for index in range(len(saved))]
             steps = [0 if each is None else each.step for each in restored]
             if len(set(steps)) == 1:
                 break
@@ -117,6 +136,12 @@ class PopulationRun:
             return None, 0.0, 0
         seconds = statistics.fmean(float(each.metadata["seconds"]) for each in found)
         return [each.state for each in found], seconds, steps[0]
+
+    def _restore_member(self, index: int, among: Collection[int]) -> Restored | None:
+        try:
+            return self._recorders[index].restore(among)
+        except InputError as error:
+            raise MemberError(index, error) from error
 
     def _give_up(self, reporter: Reporter, healthy: list[bool], epoch: int, step: int) -> None:
         if self._settings.allow_nan:

@@ -123,9 +123,9 @@ def _train_together(
     reporter: Reporter,
     interruption: Interruption,
 ) -> dict[str, Outcome]:
-    """Trains runs as a population: the begun ones first, then the new ones."""
+    """Trains runs as a population; those that have saved more steps than others go on first."""
     outcomes: dict[str, Outcome] = {}
-    ready: dict[bool, list[tuple[SweepRun, _Prepared]]] = {True: [], False: []}
+    ready: list[tuple[SweepRun, _Prepared]] = []
     with contextlib.ExitStack() as locks:
         for run in job:
             place = folder.run(run.name)
@@ -142,10 +142,11 @@ def _train_together(
             if isinstance(found, Outcome):
                 outcomes[run.name] = found
             else:
-                ready[found.resume].append((run, found))
-        for resume, those in ready.items():
-            if those:
-                outcomes |= _train_ready(those, folder, reporter, interruption, resume=resume)
+                ready.append((run, found))
+        if ready:
+            # A kill while the first files are written leaves some of them begun and others new.
+            resume = any(found.resume for _, found in ready)
+            outcomes |= _train_ready(ready, folder, reporter, interruption, resume=resume)
     return outcomes
 
 
@@ -157,7 +158,7 @@ def _train_ready(
     *,
     resume: bool,
 ) -> dict[str, Outcome]:
-    """Trains runs whose folders are locked; where one cannot go on, each by itself."""
+    """Trains runs whose folders are locked."""
     members = [prepared.member for _, prepared in those]
     dataset = cast(ImageDataset, those[0][1].dataset)  # No other is grouped.
     try:
@@ -167,15 +168,13 @@ def _train_ready(
     finally:
         jax.clear_caches()
     outcomes: dict[str, Outcome] = {}
-    for each, end in zip(those, ended, strict=True):
-        run, place = each[0], folder.run(each[0].name)
+    for (run, _), end in zip(those, ended, strict=True):
+        place = folder.run(run.name)
         if end.failure is None:
             outcomes[run.name] = _ended(end.summary)
         elif folder.state(run.name) == "finished":
             # Another member failed after this one's summary was written.
             outcomes[run.name] = Outcome("finished", "finished already")
-        elif resume and len(those) > 1 and isinstance(end.failure, InputError):
-            outcomes |= _train_ready([each], folder, reporter, interruption, resume=True)
         elif place.failure.exists():
             outcomes[run.name] = Outcome("failed", f"failed, {place.read_failure()}")
         else:

@@ -11,6 +11,7 @@ import small_population
 from small_population import Quiet, assert_same_as, population, train
 
 from sparsemlp.checkpoints.checkpoint import Checkpoints
+from sparsemlp.errors import InputError
 from sparsemlp.populations import population as population_module
 from sparsemlp.populations import population_run
 from sparsemlp.populations.population import Outcome
@@ -42,6 +43,32 @@ def test_an_interrupted_population_resumes_and_ends_the_same(together, tmp_path,
     ended = train(members, resume=True)
     assert all(outcome.summary is not None for outcome in ended)
     assert_same_as(tmp_path, together[0])
+
+
+@pytest.mark.thorough
+def test_a_member_that_cannot_follow_is_left_to_itself_and_the_others_go_on_together(
+    together, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(population_run, "CHUNK_SECONDS", 0.0)
+    interruption = Interruption()
+
+    def stop() -> None:
+        interruption.signal = signal.SIGTERM
+
+    members = population(tmp_path)
+    train(members, Quiet(4, stop), interruption=interruption)
+    members[1].folder.metrics.unlink()
+    reporter = Quiet()
+    first, lost, last = train(members, reporter, resume=True)
+    assert first.summary is not None
+    assert last.summary is not None
+    assert isinstance(lost.failure, InputError)
+    assert "lacks records of the 2 epochs" in str(lost.failure)
+    assert any("left to itself, and the others go on together" in line for line in reporter.said)
+    for own in (members[0], members[2]):
+        environment = own.folder.read_environment()
+        assert environment is not None
+        assert environment["population"]["members"] == 2
 
 
 @pytest.mark.slow

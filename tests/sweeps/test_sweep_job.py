@@ -107,22 +107,39 @@ def test_what_goes_wrong_with_a_population_is_recorded_for_each_member(run, fold
 
 
 def test_a_member_that_cannot_go_on_leaves_the_others_alone(run, folder, monkeypatch):
-    def go_on(members: list[Any], *_: object, resume: bool, **__: object) -> list[Any]:
-        assert resume
-        if any(member.settings.ratio == 0.25 for member in members):
-            raise InputError("r0.25 lacks records")
-        return [MemberOutcome({"test_top1": 0.5, "best_test_top1": 0.5}) for _ in members]
+    def go_on(members: list[Any], *_: object, **__: object) -> list[MemberOutcome]:
+        finished = MemberOutcome({"test_top1": 0.5, "best_test_top1": 0.5})
+        lost = MemberOutcome(failure=InputError("it lacks records"))
+        return [lost if member.settings.ratio == 0.25 else finished for member in members]
 
     monkeypatch.setattr("sparsemlp.sweeps.sweep_job.train_population", go_on)
     runs = members(run, (0.25, 0.5, 0.75))
-    for each in runs:
-        folder.run(each.name).path.mkdir(parents=True)
-        folder.run(each.name).config.write_text(to_json(each.config))
     with Reporter(1, Console(quiet=True)) as reporter:
         outcomes = train_job(runs, folder, DataSets(), reporter, Interruption(), retry_failed=True)
     assert [outcome.end for outcome in outcomes] == ["failed", "finished", "finished"]
     assert "lacks records" in folder.run("r0.25").read_failure()
     assert not folder.run("r0.5").failure.exists()
+
+
+@pytest.mark.parametrize("n_begun", [0, 1, 3])
+def test_a_population_that_was_killed_while_it_began_stays_together(
+    run, folder, monkeypatch, n_begun
+):
+    """Of some members the configuration is written, of others not yet."""
+    trained: list[tuple[int, bool]] = []
+
+    def go_on(members: list[Any], *_: object, resume: bool, **__: object) -> list[MemberOutcome]:
+        trained.append((len(members), resume))
+        return [MemberOutcome({"test_top1": 0.5, "best_test_top1": 0.5}) for _ in members]
+
+    monkeypatch.setattr("sparsemlp.sweeps.sweep_job.train_population", go_on)
+    runs = members(run, (0.25, 0.5, 0.75))
+    for each in runs[:n_begun]:
+        folder.run(each.name).path.mkdir(parents=True)
+        folder.run(each.name).config.write_text(to_json(each.config))
+    with Reporter(1, Console(quiet=True)) as reporter:
+        train_job(runs, folder, DataSets(), reporter, Interruption(), retry_failed=False)
+    assert trained == [(3, n_begun > 0)]
 
 
 @pytest.mark.parametrize(
