@@ -5,7 +5,7 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsemlp.errors import InputError
+from sparsemlp.errors import InputError, refusal
 
 
 class OccupiedError(InputError):
@@ -31,5 +31,5 @@ def exclusive(folder: Path, occupied: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise OccupiedError(occupied) from error
         except OSError as error:
-            raise InputError(f"the folder {folder} cannot be written: {error.strerror}") from error
+            raise InputError(f"the folder {folder} cannot be written: {refusal(error)}") from error
         yield

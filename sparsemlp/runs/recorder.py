@@ -94,7 +94,6 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         if before := self.folder.read_environment():
             known = before.pop("earlier", [])
             earlier = [*(known if isinstance(known, list) else []), before]
-        self.folder.failure.unlink(missing_ok=True)
         text = to_json(self.setup.settings).encode()
         write_whole(self.folder.config, lambda file: file.write(text))
         mesh = self.setup.program.mesh
@@ -105,6 +104,7 @@ class Recorder(contextlib.AbstractContextManager["Recorder"]):
         }
         environment = describe_environment() | data | dict(more or {}) | {"earlier": earlier}
         write_json(self.folder.environment, environment)
+        self.folder.failure.unlink(missing_ok=True)
 
     def save_first(self, state: TrainState) -> None:
         """Saves the state before the first step."""

@@ -9,7 +9,7 @@ from sparsemlp.errors import InputError
 from sparsemlp.files import Record
 from sparsemlp.options import flag
 from sparsemlp.runs.history import History
-from sparsemlp.runs.run_folder import RunFolder
+from sparsemlp.runs.run_folder import ANEW, RunFolder
 
 
 def restore_run(
@@ -47,9 +47,10 @@ def restore_run(
         if folder.metrics.exists() or folder.mask_activity.exists():
             raise InputError(
                 f"no checkpoint is left in {folder.checkpoints}, though the run had begun: bring "
-                "them back, or start anew with --out"
+                f"them back, or {ANEW}"
             )
-        warnings.warn(f"{folder.path} was ended before its first step: starting", stacklevel=2)
+        if folder.config.exists():
+            warnings.warn(f"{folder.path} was ended before its first step: starting", stacklevel=2)
         return None
     restored = checkpoints.restore(shapes, among)
     if restored.metadata["data"] != data:
@@ -85,6 +86,6 @@ def restore_run(
     if not set(range(1, n_epochs + 1)) <= set(epochs):
         raise InputError(
             f"{folder.metrics} lacks records of the {n_epochs} epochs before the checkpoint: "
-            "restore the file, or start anew with --out"
+            f"restore the file, or {ANEW}"
         )
     return restored

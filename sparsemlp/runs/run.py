@@ -16,7 +16,7 @@ from sparsemlp.runs.follower import Follower
 from sparsemlp.runs.interruption import CHUNK_SECONDS, Interruption
 from sparsemlp.runs.progress import Reporter
 from sparsemlp.runs.recorder import Recorder
-from sparsemlp.runs.run_folder import RunFolder
+from sparsemlp.runs.run_folder import ANEW, RunFolder
 from sparsemlp.runs.run_setup import RunSetup, set_up
 from sparsemlp.schedule import Phase
 from sparsemlp.train.stream_trainer import StreamTrainer
@@ -184,7 +184,7 @@ class Run:
         if step > setup.schedule.start * setup.steps_per_epoch:
             raise InputError(
                 f"{saved} is lost, which says how many blocks each layer keeps: restore the file, "
-                "or start anew with --out"
+                f"or {ANEW}"
             )
         ratios = global_ratios(own_copy(state.params), setup.program.model.plan)
         write_json(saved, ratios)

@@ -14,6 +14,10 @@ _LEFTOVERS = (".lock", "failure.json")
 """What a run that was killed or failed before its first file may leave, beside unfinished ones."""
 
 
+ANEW = "start anew with --out (in a sweep: move this folder away)"
+"""The way out where a run lacks what it needs to go on."""
+
+
 class RunFolder:
     """Paths of a run.
 

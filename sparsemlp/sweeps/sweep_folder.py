@@ -149,7 +149,8 @@ class SweepFolder:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{self.sweep} cannot be read as a sweep ({type(error).__name__}: {error}): "
-                "restore the file, or choose another folder with --out"
+                "restore the file, or move it away: a grid file makes it anew, and goes on with "
+                "the runs that are there"
             ) from error
 
     def write(self, sweep: Sweep) -> None:

@@ -187,8 +187,8 @@ def _check_folders(sweep: Sweep, folder: SweepFolder) -> None:
     if found:
         listed = "\n  ".join(found[:20] + ([f"and {len(found) - 20} more"] * (len(found) > 20)))
         raise InputError(
-            f"run folders that are not of this sweep: move them away, or choose another folder "
-            f"with --out\n  {listed}"
+            "run folders that are damaged or not of this sweep: move them away, or choose another "
+            f"folder with --out\n  {listed}"
         )
 
 

@@ -54,8 +54,14 @@ def test_the_newest_checkpoint_is_restored_and_the_records_stay(folder):
 
 
 def test_a_run_that_saved_nothing_starts_and_says_so(folder):
+    folder.config.write_text("{}")
     with pytest.warns(UserWarning, match="ended before its first step"):
         assert restore(folder) is None
+
+
+def test_of_a_run_that_is_new_nothing_is_said(folder, recwarn):
+    assert restore(folder) is None
+    assert not recwarn.list
 
 
 def test_lost_checkpoints_are_an_error_that_leaves_the_records(folder):

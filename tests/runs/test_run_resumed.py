@@ -16,6 +16,7 @@ import tiny
 from finished_run import EVERY_STEP
 
 from sparsemlp import device
+from sparsemlp.errors import SaveError
 from sparsemlp.runs.resume import restore_run
 
 data = tiny.ragged_data
@@ -216,6 +217,22 @@ def test_a_full_disk_is_one_line_and_nothing_saved_is_lost(
     assert tiny.last_state(out).step == step - 1
     assert tiny.resume(out) == 0
     tiny.assert_same_outcome(out, finished)
+
+
+def test_a_folder_that_refuses_writes_keeps_why_the_run_failed(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    out = copy(finished, tmp_path)
+    (out / "failure.json").write_text('{"error": "NaN", "kind": "NotFiniteError", "time": ""}')
+
+    def refuse(path: Path, *_: object) -> None:
+        raise SaveError(f"cannot write {path}: Permission denied; make it writable and continue")
+
+    monkeypatch.setattr("sparsemlp.runs.recorder.write_whole", refuse)
+    assert tiny.resume(out) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: cannot write {out / 'config.json'}: Permission denied")
+    assert (out / "failure.json").exists()
 
 
 def test_a_device_that_answers_no_more_ends_the_run_with_a_line(
