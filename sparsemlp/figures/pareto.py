@@ -45,7 +45,9 @@ def step_time(study: Study, chosen: Chosen) -> Iterator[Drawing]:
     """Accuracy against the measured time of a training step, a figure a device."""
     timed = [run for run in study.finished if math.isfinite(run.step_ms)]
     if not timed:
-        raise NothingToDrawError("no finished run records the time of its steps")
+        raise NothingToDrawError(
+            "no finished run that was trained by itself records the time of its steps"
+        )
     devices = list(dict.fromkeys(run.device for run in timed))
     for number, device in enumerate(devices, start=1):
         own = [run for run in timed if run.device == device]

@@ -1,5 +1,7 @@
 """On what the runs of a study were made: a row for each different environment."""
 
+from collections.abc import Callable
+
 from sparsemlp.files import Record
 from sparsemlp.studies.study import Study
 from sparsemlp.studies.study_run import StudyRun
@@ -8,7 +10,8 @@ from sparsemlp.studies.study_run import StudyRun
 def environments(study: Study) -> list[Record]:
     """Device, versions, commit, data and platform, each with the number of its runs.
 
-    Runs that were never started have none.
+    Runs that were never started have none. Of a resumed run versions, commits and platforms are
+    those of all its starts, the last one first.
     """
     counts: dict[tuple[str, ...], int] = {}
     for run in study.runs:
@@ -21,19 +24,25 @@ def environments(study: Study) -> list[Record]:
 
 def _describe(run: StudyRun) -> tuple[str, ...]:
     environment = run.environment
-    versions = environment.get("versions")
-    listed = versions.items() if isinstance(versions, dict) else ()
     notice = environment.get("notice")
     data = f"{run.dataset}: {notice}" if notice else run.dataset
     earlier = environment.get("earlier")
-    commits = [environment, *(earlier if isinstance(earlier, list) else [])]
-    made_at = dict.fromkeys(
-        str(e["commit"]) for e in commits if isinstance(e, dict) and e.get("commit")
-    )
+    starts = [environment, *(earlier if isinstance(earlier, list) else [])]
+    starts = [start for start in starts if isinstance(start, dict)]
+
+    def of_starts(told: Callable[[Record], str], between: str = ", ") -> str:
+        return between.join(filter(None, dict.fromkeys(map(told, starts))))
+
     return (
         run.device or "not recorded",
-        ", ".join(f"{name} {version}" for name, version in listed if version),
-        ", ".join(made_at) or "not recorded",
+        of_starts(_versions, "; before: "),
+        of_starts(lambda start: str(start.get("commit") or "")) or "not recorded",
         data,
-        str(environment.get("platform") or ""),
+        of_starts(lambda start: str(start.get("platform") or "")),
     )
+
+
+def _versions(environment: Record) -> str:
+    versions = environment.get("versions")
+    listed = versions.items() if isinstance(versions, dict) else ()
+    return ", ".join(f"{name} {version}" for name, version in listed if version)

@@ -26,6 +26,19 @@ def test_commits_of_a_resumed_run_are_all_named(tmp_path):
     assert found == {"0" * 40: 1, "new, old": 1}
 
 
+def test_versions_and_platforms_of_a_resumed_run_are_all_named_the_last_first(tmp_path):
+    folder = synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=1))
+    before = [
+        {"versions": {"jax": "0.11.1"}, "platform": "Linux 5"},
+        {"versions": {"jax": "0.11.1"}, "platform": "Linux 6"},
+    ]
+    now = {"versions": {"jax": "0.12.0"}, "platform": "Linux 6", "earlier": before}
+    (folder / "environment.json").write_text(json.dumps(synthetic.ENVIRONMENT | now))
+    (row,) = environments(read_study(tmp_path))
+    assert row["versions"] == "jax 0.12.0; before: jax 0.11.1"
+    assert row["platform"] == "Linux 6, Linux 5"
+
+
 def test_a_lost_environment_says_so(tmp_path):
     folder = synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=1))
     (folder / "environment.json").unlink()
