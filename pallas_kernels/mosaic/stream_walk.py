@@ -1,9 +1,10 @@
 """Which tiles a program of a streamed product computes, and in which order.
 
 Where the second-level cache holds the whole dense operand, the tiles of the longest columns come
-first, and in every other turn the programs take theirs in reverse: all have as much to load, but
-for a few percent. Else tiles of the same rows follow each other, so that what they read of that
-operand stays in the cache. Each rows' columns start with another one then, which evens out less.
+first, and in every other turn the programs take theirs in reverse, so that those get the last ones
+that have least: with many turns all have as much to load, but for a few percent. Else tiles of the
+same rows follow each other, so that what they read of that operand stays in the cache. Each rows'
+columns start with another one then, which evens out less.
 """
 
 import dataclasses
@@ -67,25 +68,27 @@ class Walk:
 
     def n_turns(self) -> Array:
         """How many tiles this program computes."""
-        return jax.lax.div(self.n_tiles - self.number + self.n_programs - 1, self.n_programs)
+        n_full, left = divmod(self.n_tiles, self.n_programs)
+        return n_full + (self._place(jnp.int32(n_full)) < left).astype(jnp.int32)
 
     def tile(self, turn: Array) -> Tile:
         """A tile of this program; behind its last one any."""
-        first = turn * self.n_programs
+        index = jnp.minimum(turn * self.n_programs + self._place(turn), self.n_tiles - 1)
         if self.longest_first:
-            n = jnp.minimum(self.n_tiles - first, self.n_programs)
-            place = jnp.where(
-                jax.lax.rem(turn, jnp.int32(2)) == 1, n - 1 - self.number, self.number
-            )
-            index = jnp.minimum(first + place, self.n_tiles - 1)
             above = jax.lax.rem(index, jnp.int32(self.n_row_tiles))
             rank = jax.lax.div(index, jnp.int32(self.n_row_tiles))
         else:
-            index = jnp.minimum(first + self.number, self.n_tiles - 1)
             above = jax.lax.div(index, jnp.int32(self.n_lines))
             rank = jax.lax.rem(index + above, jnp.int32(self.n_lines))
         column = self.order.read(rank)
         return Tile(above, column, self.start.read(column), self.start.read(column + 1))
+
+    def _place(self, turn: Array) -> Array:
+        """Which of the tiles of a turn is this program's."""
+        if not self.longest_first:
+            return self.number
+        is_odd = jax.lax.rem(turn, jnp.int32(2)) == 1
+        return jnp.where(is_odd, self.n_programs - 1 - self.number, self.number)
 
     def block(self, entry: Array) -> Array:
         """The block of contracted features of an entry; behind the last one that of the last."""

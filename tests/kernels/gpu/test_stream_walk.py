@@ -53,6 +53,21 @@ def test_every_tile_is_one_programs_in_the_order_that_keeps_operands_cached(
     assert int(walk_of(0).block(jnp.int32(5))) == across[-1]
 
 
+@pytest.mark.parametrize(
+    ("longest_first", "n_tiles"), [(True, [1, 1, 1, 2, 2]), (False, [2, 2, 1, 1, 1])]
+)
+def test_of_turns_back_and_forth_the_last_tiles_are_theirs_who_have_least(longest_first, n_tiles):
+    """Seven tiles, of one block column, for five programs."""
+    columns = list_alike(jnp.asarray([[0, 1]], jnp.int32), (2, 1))[0].columns
+    which = jnp.int32(0)
+    start, order, across = (Table(a, which) for a in (columns.start, columns.order, columns.across))
+    found = [
+        int(Walk(start, order, across, jnp.int32(i), 5, 1, 7, longest_first).n_turns())
+        for i in range(5)
+    ]
+    assert found == n_tiles
+
+
 @pytest.mark.parametrize(("block", "most"), [(32, 1.03), (64, 1.05), (128, 1.15)])
 def test_programs_load_as_much_for_whatever_mask_where_the_longest_come_first(block, most):
     """8192 rows of 1024 features, 4096 results, at 0.8; by rows it is up to 1.2 to 1.4 times."""
