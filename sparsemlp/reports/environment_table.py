@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from sparsemlp.files import Record
 from sparsemlp.studies.study import Study
-from sparsemlp.studies.study_run import StudyRun
+from sparsemlp.studies.study_run import StudyRun, describe_device
 
 
 def environments(study: Study) -> list[Record]:
     """Device, versions, commit, data and platform, each with the number of its runs.
 
-    Runs that were never started have none. Of a resumed run versions, commits and platforms are
-    those of all its starts, the last one first.
+    Runs that were never started have none. Of a resumed run all but the data are those of all its
+    starts, the last one first.
     """
     counts: dict[tuple[str, ...], int] = {}
     for run in study.runs:
@@ -34,7 +34,7 @@ def _describe(run: StudyRun) -> tuple[str, ...]:
         return between.join(filter(None, dict.fromkeys(map(told, starts))))
 
     return (
-        run.device or "not recorded",
+        of_starts(describe_device, "; before: ") or "not recorded",
         of_starts(_versions, "; before: "),
         of_starts(lambda start: str(start.get("commit") or "")) or "not recorded",
         data,

@@ -137,16 +137,8 @@ class StudyRun:
 
     @property
     def device(self) -> str:
-        """What computed it, in a few words; empty if that is not known."""
-        if not self.environment:
-            return ""
-        together = f", {self.n_together} runs at once" if self.n_together > 1 else ""
-        if self.environment.get("backend") == "cpu":
-            cores, processor = (self.environment.get(key) for key in ("cores", "processor"))
-            return f"{cores} cores of {processor}{together}"
-        n_devices = self.environment.get("devices", 1)
-        device = self.environment.get("device", "an unknown device")
-        return (f"{n_devices} x {device}" if n_devices != 1 else str(device)) + together
+        """What computed it last, in a few words; empty if that is not known."""
+        return describe_device(self.environment)
 
     @property
     def n_together(self) -> int:
@@ -187,6 +179,20 @@ class StudyRun:
             taken = (1000 * self.column("seconds") / steps)[-_TIMED_EPOCHS:]
         taken = taken[np.isfinite(taken)]
         return float(np.median(taken)) if taken.size else math.nan
+
+
+def describe_device(environment: Record) -> str:
+    """What an environment says of the device, in a few words; empty if it says nothing."""
+    if not environment:
+        return ""
+    n_together = _n_together(environment)
+    together = f", {n_together} runs at once" if n_together > 1 else ""
+    if environment.get("backend") == "cpu":
+        cores, processor = (environment.get(key) for key in ("cores", "processor"))
+        return f"{cores} cores of {processor}{together}"
+    n_devices = environment.get("devices", 1)
+    device = environment.get("device", "an unknown device")
+    return (f"{n_devices} x {device}" if n_devices != 1 else str(device)) + together
 
 
 def _n_together(environment: Any) -> int:

@@ -26,17 +26,19 @@ def test_commits_of_a_resumed_run_are_all_named(tmp_path):
     assert found == {"0" * 40: 1, "new, old": 1}
 
 
-def test_versions_and_platforms_of_a_resumed_run_are_all_named_the_last_first(tmp_path):
+def test_all_that_a_resumed_run_was_made_on_is_named_the_last_first(tmp_path):
     folder = synthetic.write_run(tmp_path / "a", synthetic.settings(epochs=1))
-    before = [
-        {"versions": {"jax": "0.11.1"}, "platform": "Linux 5"},
-        {"versions": {"jax": "0.11.1"}, "platform": "Linux 6"},
-    ]
-    now = {"versions": {"jax": "0.12.0"}, "platform": "Linux 6", "earlier": before}
-    (folder / "environment.json").write_text(json.dumps(synthetic.ENVIRONMENT | now))
+    first, second = (
+        synthetic.ENVIRONMENT | {"versions": {"jax": "0.11.1"}, "platform": platform}
+        for platform in ("Linux 5", "Linux 6")
+    )
+    of_gpu = {"backend": "gpu", "device": "NVIDIA Dream", "earlier": [first, second]}
+    now = second | of_gpu | {"versions": {"jax": "0.12.0"}}
+    (folder / "environment.json").write_text(json.dumps(now))
     (row,) = environments(read_study(tmp_path))
     assert row["versions"] == "jax 0.12.0; before: jax 0.11.1"
     assert row["platform"] == "Linux 6, Linux 5"
+    assert row["device"] == "NVIDIA Dream; before: 2 cores of a synthetic processor"
 
 
 def test_a_lost_environment_says_so(tmp_path):
