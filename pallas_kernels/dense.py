@@ -103,7 +103,7 @@ def _over_tokens(kernel: Array, x: Array) -> Array:
     The kernel is repeated for each sample, so that neither x nor y is transposed in memory.
     """
     samples = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
-    if len(samples) == 1:
+    if samples.shape[0] == 1:
         kernel, samples = _wide(kernel), _wide(samples)
     kernels = jnp.broadcast_to(kernel, (samples.shape[0], *kernel.shape))
     y = _dot(kernels, samples, ((2,), (1,)), batch=1)

@@ -94,6 +94,17 @@ def test_an_exported_program_takes_a_mask(mask):
     np.testing.assert_allclose(found, program(mask, x), rtol=1e-6)
 
 
+@pytest.mark.parametrize("mask", [None, MASK], ids=["dense", "masked"])
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_an_exported_program_takes_any_number_of_samples(unchecked, axis, mask):
+    """A number that is not known yet is no int."""
+    program = jax.jit(lambda x: sparse_linear(x, KERNEL, axis=axis, mask=mask, engine="reference"))
+    (n,) = jax.export.symbolic_shape("n")
+    written = jax.export.export(program)(jax.ShapeDtypeStruct((n, 8, 8), jnp.float32))
+    for x in (jnp.ones((1, 8, 8)), jnp.ones((3, 8, 8))):
+        np.testing.assert_allclose(written.call(x), program(x), rtol=1e-6)
+
+
 def test_a_program_is_exported_whose_mask_has_a_block_of_numpy_integers(unchecked):
     rows, cols = np.array([4, 2])
     mask = select_blocks(KERNEL, (rows, cols), 0.5)
