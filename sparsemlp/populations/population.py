@@ -148,18 +148,20 @@ def _check(members: Sequence[Member]) -> None:
 def _by_step(recorders: Sequence[Recorder]) -> list[list[int]]:
     """Groups members, the most advanced first, so that each group has saved a step in common.
 
-    Best epochs do not count: one may lie far behind what a member has done.
+    Best epochs do not count: one may lie far behind what a member has done. Who has saved nothing
+    draws nobody back to the start.
     """
     groups: list[tuple[list[int], set[int]]] = []
-    saved = [set(recorder.checkpoints.recent() or [0]) for recorder in recorders]
-    for index in sorted(range(len(saved)), key=lambda i: -max(saved[i])):
+    saved = [set(recorder.checkpoints.recent()) for recorder in recorders]
+    for index in sorted(range(len(saved)), key=lambda i: -max(saved[i], default=0)):
+        own = saved[index] or {0}
         for group, common in groups:
-            if both := common & saved[index]:
+            if (both := common & own) and (saved[index] or common == {0}):
                 group.append(index)
                 common &= both
                 break
         else:
-            groups.append(([index], set(saved[index])))
+            groups.append(([index], own))
     return [sorted(group) for group, _ in groups]
 
 

@@ -138,6 +138,9 @@ class Saved:
     [
         ([(4, 5), (3, 4), (4,)], [[0, 1, 2]]),
         ([(), (0,)], [[0, 1]]),
+        ([(0, 5), (0,), ()], [[0, 1, 2]]),
+        # The last one is new, and the others have done much without saving in between.
+        ([(0, 5000), (0, 5000), ()], [[0, 1], [2]]),
         # They share a best epoch, far behind what each has done.
         ([(300, 4950, 5000), (300, 350, 400)], [[0], [1]]),
     ],
